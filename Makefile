@@ -62,6 +62,7 @@ docs: test-build
 long: test-build
 	ctest --test-dir $(TEST_BUILD) -L L3 --output-on-failure
 
+# The whole label L0 under both, the server and the chat room too (OCTET_SERVE follows OCTET_TESTS).
 sanitizers: asan tsan
 
 asan:

@@ -50,7 +50,7 @@ def main():
             if total > args.max_bytes:
                 break
             held_out = int(digest[:8], 16) % 100 == 0
-            (validation if held_out else train).write(json.dumps({"text": text}) + "\n")
+            (validation if held_out else train).write(json.dumps({"text": text, "extension": extension}) + "\n")
             sizes[extension] += len(text)
             counts[extension] += 1
             total += len(text)

@@ -10,6 +10,7 @@ import os
 import pathlib
 import queue
 import shlex
+import signal
 import statistics
 import subprocess
 import time
@@ -32,11 +33,20 @@ def train(args, prefix, recipe, seed, environment):
         command = [args.octet, "train", args.config]
         command += [f"precision.recipe={recipe}", f"train.seed={seed}", f"train.steps={args.steps}", f"out={folder}"]
         command += [f"data.train={prefix}_train", f"data.validation={prefix}_val"]
-        command += ["checkpoint.interval=0", "resume=never"] + args.set
+        command += ["checkpoint.interval=0", "resume=never", *args.set]
         started = time.monotonic()
-        subprocess.run(shlex.split(args.prefix) + command, check=True, stdout=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(shlex.split(args.prefix) + command, stdout=subprocess.DEVNULL, env=environment)
+        try:
+            status = process.wait(timeout=60 * args.minutes if args.minutes else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # ends it with a checkpoint
+            status = process.wait()
         print(f"{recipe} seed {seed}: {time.monotonic() - started:.0f} s", flush=True)
+        if status != 0:
+            raise subprocess.CalledProcessError(status, command)
     evaluations, steps = read_log(folder)
+    if args.steps not in evaluations:
+        raise SystemExit(f"{folder}: stopped after {args.minutes} minutes; the same command goes on")
     best = min(evaluations.values(), key=lambda line: line["loss"])
     speeds = [line["tokens_per_second"] for line in steps]
     return {
@@ -85,6 +95,7 @@ def add_arguments(parser):
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (on a GPU that one run does not fill)")
     parser.add_argument("--gpus", nargs="*", default=[], help="each run has one of these to itself; one run each at once")
     parser.add_argument("--prefix", default="", help="command before each run, such as taskset -c 0,1")
+    parser.add_argument("--minutes", type=float, default=0, help="a run is stopped then; with --set resume=auto a later call goes on")
     parser.add_argument("--set", nargs="*", default=[], help="further key=value settings of octet train")
 
 

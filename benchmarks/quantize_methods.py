@@ -19,7 +19,7 @@ METHODS = {
     "int4": [["rtn"], ["awq"], ["gptq"], ["gptq", "--act-order", "group"], ["gptq", "--act-order", "static"]],
     "int8": [["rtn"], ["smoothquant"], ["gptq"]],
 }
-PATTERN = re.compile(r"perplexity ([0-9.]+) before, ([0-9.]+) after .* on ([0-9]+) tokens(.*)")
+PATTERN = re.compile(r"perplexity ([0-9.]+) before, ([0-9.]+) after .* on ([0-9]+) tokens")
 
 
 def train(args):
@@ -48,8 +48,8 @@ def quantize(args, model, prefix, words):
     command += ["--samples", args.samples, *words]
     shutil.rmtree(folder, ignore_errors=True)
     output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
-    before, after, tokens, note = PATTERN.search(output).groups()
-    return float(before), float(after), int(tokens), note
+    before, after, tokens = PATTERN.search(output).groups()
+    return float(before), float(after), int(tokens)
 
 
 def main():
@@ -73,13 +73,13 @@ def main():
     for to, how in [*settings, ("int8", [])]:
         plain = None
         for method in METHODS[to]:
-            before, after, tokens, note = quantize(args, model, prefix, ["--to", to, *how, "--method", *method])
+            before, after, tokens = quantize(args, model, prefix, ["--to", to, *how, "--method", *method])
             lost = math.log(after / before)
             plain = lost if plain is None else plain
             share = "" if method == ["rtn"] or plain <= 0 else f"{100 * (1 - lost / plain):.0f} %"
             title = " ".join([to, *how]).replace("--", "")
             print(f"| {title} | {' '.join(method).replace('--', '')} | {after:.4f} | {lost:.5f} | {share} |", flush=True)
-    print(f"\n{before:.4f} before, on {tokens} held-out tokens; {args.samples} windows of {args.length} calibrate{note}")
+    print(f"\n{before:.4f} before, on {tokens} held-out tokens; {args.samples} windows of {args.length} calibrate")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@
     benchmarks/serve_overload.py --port 8000 --seconds 20 --streams 32
 
 Capacity is what --streams kept requests get through: as many as the server runs, and some that wait, so that it never lacks
-work. Then requests come at 1, 1.2 and 10 times that rate; each is answered by 200, 429 or 503. The row of /livez: 64 prompts
+work. Then requests come at 1, 1.2 and 10 times that rate, as a Poisson process; each is answered by 200, 429 or 503. The row of /livez: 64 prompts
 of 100,000 tokens and 64 schemas at once, /livez asked every 5 ms.
 """
 import argparse
 import asyncio
 import json
 import multiprocessing
+import random
 import resource
 import time
 
@@ -62,11 +63,13 @@ async def capacity(port, body, streams, seconds):
 
 
 async def offer(port, body, rate, seconds):
-    """Tasks of requests that came at this rate, evenly; some may still run."""
-    tasks, begin = [], time.monotonic()
-    while time.monotonic() - begin < seconds:
+    """Tasks of requests that came at this rate, as a Poisson process; some may still run."""
+    tasks, arrivals, due = [], random.Random(1), time.monotonic()
+    until = due + seconds
+    while due < until:
         tasks.append(asyncio.create_task(ask(port, "POST", "/v1/completions", body)))
-        await asyncio.sleep(max(begin + len(tasks) / rate - time.monotonic(), 0))
+        due += arrivals.expovariate(rate)
+        await asyncio.sleep(max(due - time.monotonic(), 0))
     return tasks
 
 

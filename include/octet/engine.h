@@ -28,14 +28,23 @@ enum class SchedulingPolicy : uint8_t {
 };
 
 inline constexpr int64_t kMaxDraftTokens = 15;  // of a text in a step
+inline constexpr int64_t kMaxBeams = 10;
 
-// Memory plan of an engine, known before weights are loaded, which may take minutes.
+// When a beam search ends that has found as many texts as it has beams (docs/serving.md).
+enum class EarlyStopping : uint8_t {
+  kNo,     // when the best beam, at its present length, is no better than the worst of them
+  kYes,    // at once
+  kNever,  // when no beam can become better than the worst of them
+};
+
+// Memory plan of an engine, of each of its ranks, known before weights are loaded, which may take minutes.
 struct EnginePlan {
   int64_t matrix_elements = 0;  // elements of weight matrices and embedding tables
   int64_t weight_bytes = 0, activation_bytes = 0, kv_bytes = 0;
-  int64_t kv_tokens = 0;   // capacity of the KV cache
-  int64_t context = 0;     // maximum tokens of a sequence
-  int64_t free_bytes = 0;  // free device memory; 0 = not known
+  int64_t kv_blocks = 0, kv_tokens = 0;       // capacity of the KV cache
+  int64_t context = 0;                        // maximum tokens of a sequence
+  int64_t free_bytes = 0;                     // free memory of the rank that has the least; 0 = not known
+  std::vector<int64_t> rank_free_bytes = {};  // of each rank
   std::string device = {}, recipe = {};
 };
 
@@ -53,8 +62,9 @@ struct EngineOptions {
   std::string task = {};        // generate | embed; empty: embed for encoders and models without a head, else generate
   std::string pooling = {};     // of embeddings: cls | mean | last; empty: as the folder says (docs/serving.md)
   std::string device = "auto";  // auto | cpu | cuda
+  int64_t tensor = 1;           // ranks of this machine that share the model: a GPU each, or parts of the CPU
   std::string recipe = {};      // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
-  std::string kv_cache = {};    // f32 | bf16 | e4m3; empty: the folder's, else the recipe's compute type
+  std::string kv_cache = {};    // f32 | bf16 | e4m3 | int8; empty: the folder's, else the recipe's compute type
   std::string tokenizer = {};   // file or folder; empty: the model's own
   bool needs_tokenizer = true;  // false: a model without a tokenizer is served with token ids only
   int64_t context = 0;          // maximum tokens of a sequence; 0 = the model's
@@ -84,8 +94,13 @@ struct GenerationRequest {
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;  // 0: nothing is sampled
   int64_t min_tokens = 0;    // end tokens and stop ids are forbidden before this many
-  int64_t n = 1;             // sequences sampled from the prompt
-  int64_t logprobs = -1;     // -1: none; k: of the sampled token and the k most likely (at most 20)
+  int64_t n = 1;             // sequences sampled from the prompt, or the best texts of a beam search
+  // Beam search of this width, at most kMaxBeams; 0: sampling. The texts come at its end, best first. Takes stop_ids,
+  // min_tokens, logit_bias and masks, no stop strings and no other sampling options; it has no drafts.
+  int64_t beams = 0;
+  double length_penalty = 1;  // of beams: a text's score is the sum of its log-probabilities / length^length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kNo;
+  int64_t logprobs = -1;  // -1: none; k: of the sampled token and the k most likely (at most 20)
   // As logprobs, of every token of the prompt but the first; for n = 1. The prompt is computed without the prefix
   // cache, in chunks of as many tokens as a step has rows to sample (max_sequences, less the texts that decode).
   int64_t prompt_logprobs = -1;
@@ -108,7 +123,8 @@ struct GenerationRequest {
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
   // of word v / 32). Empty: all tokens are allowed. With speculation `generated` may end in tokens that are guessed:
   // the next call need not go on with them. Callbacks of different texts, also of one request's, run at the same time,
-  // on the engine's threads; those of one text one after another.
+  // on the engine's threads; those of one text one after another. Of a beam search `sample` is a beam, 0 .. beams-1,
+  // whose tokens may be those of any beam before and one more.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
   // How many of `drafts` the mask allows to follow `generated`, one behind another. Empty: not known, the mask is
   // asked. Called from the engine's thread, and not while the text's mask is made.
@@ -150,6 +166,7 @@ struct GenerationEvent {
   std::vector<TokenLogprob> prompt_logprobs = {};          // of the prompt's next tokens, if requested
   std::vector<std::vector<TokenLogprob>> prompt_top = {};  // of these, most likely first
   std::vector<float> values = {};                          // of a request that encodes
+  double score = 0;                                        // of a text of a beam search, at its end
   FinishReason finished = FinishReason::kNone;
   std::string stop = {};  // kStop: the stop string that ended the text,
   int32_t stop_id = -1;   // or the end token or stop id

@@ -13,25 +13,28 @@ constexpr size_t kQuotedBytes = 120;  // of a value shown in a message
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys) {
-  using nlohmann::json;
+template <class Json>
+Json parse_json(std::string_view text, const std::string& where, bool unique_keys) {
   std::vector<std::set<std::string>> keys;
-  auto watch = [&](int depth, json::parse_event_t event, json& value) {
+  auto watch = [&](int depth, typename Json::parse_event_t event, Json& value) {
     check(depth <= kMaxDepth, ErrorCode::kCorrupt, "{}: JSON nests deeper than {} levels", where, kMaxDepth);
     if (!unique_keys) return true;
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key)
-      check(keys.back().insert(value.get<std::string>()).second, ErrorCode::kCorrupt, "{}: the name '{}' occurs twice",
-            where, value.get<std::string>());
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key)
+      check(keys.back().insert(value.template get<std::string>()).second, ErrorCode::kCorrupt,
+            "{}: the name '{}' occurs twice", where, value.template get<std::string>());
     return true;
   };
   try {
-    return json::parse(text.begin(), text.end(), watch);
-  } catch (const json::exception& error) {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
   }
 }
+
+template nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys);
+template nlohmann::ordered_json parse_json(std::string_view text, const std::string& where, bool unique_keys);
 
 void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where) {
   const bool present = object.is_object() && object.contains(key);

@@ -10,8 +10,10 @@
 namespace octet {
 
 // Parses or throws kCorrupt with `where` (a path) and the position. With `unique_keys` an object that names a key twice
-// is an error instead of the last one winning. Nesting deeper than 512 levels is refused.
-nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys = false);
+// is an error instead of the last one winning. Nesting deeper than 512 levels is refused. As nlohmann::ordered_json
+// members keep their order; objects must be of few members then (base/json_cost.h).
+template <class Json = nlohmann::json>
+Json parse_json(std::string_view text, const std::string& where, bool unique_keys = false);
 
 [[noreturn]] void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where);
 

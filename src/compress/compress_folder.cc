@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "compress/packed_tensors.h"
 #include "io/tokenizer.h"
+#include "weights/packed_folder.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -39,6 +40,44 @@ Json settings_of(const WeightSource& source, const CompressFolderOptions& option
           {"tokens", options.ids.size()},
           {"crc32c of the tokens", crc32c(ids.data(), ids.size())}};
 }
+
+PackedScheme scheme_of(const CodeRule& rule) {
+  return {.method = PackedMethod::kCompressed,
+          .format = rule.bits == 4 ? DType::kI4 : DType::kI8,
+          .layout = rule.group == 32    ? ScaleLayout::kRow32
+                    : rule.group == 64  ? ScaleLayout::kRow64
+                    : rule.group == 128 ? ScaleLayout::kRow128
+                                        : ScaleLayout::kRow,
+          .symmetric = rule.symmetric};
+}
+
+// The weights of one layer, from its file.
+class LayerWeights : public WeightSource {
+ public:
+  LayerWeights(const std::string& path, const ModelConfig& config, const CodeRule& rule)
+      : path_(path),
+        tensors_(path),
+        packed_(tensors_, config, scheme_of(rule), path),
+        list_(checkpoint_tensors(config)) {
+    config_ = config;
+  }
+  ParamView view(const std::string& param, const Shape& shape) const override {
+    for (const CheckpointTensor& tensor : list_) {
+      const auto i = static_cast<size_t>(std::ranges::find(tensor.params, param) - tensor.params.begin());
+      if (i == tensor.params.size()) continue;
+      const std::string name = path_ + ": " + param;
+      return packed_.holds(tensor.name) ? packed_.view(tensor, i, name)
+                                        : view_of(tensor, i, tensors_.read(tensor.name), name);
+    }
+    fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {} {}", param, to_string(shape));
+  }
+
+ private:
+  std::string path_;
+  TensorSource tensors_;
+  PackedTensors packed_;
+  std::vector<CheckpointTensor> list_;
+};
 
 class FolderRun {
  public:
@@ -117,7 +156,7 @@ class FolderRun {
   void pass_layer(int64_t layer, CalibrationRun& text) const {
     if (!gptq()) return text.advance(layers_.layer(layer), source_);
     const std::string path = folder_ + "/" + file_name(layer);
-    text.advance(layers_.layer(layer), PackedWeights(std::make_unique<TensorSource>(path), source_.config(), path));
+    text.advance(layers_.layer(layer), LayerWeights(path, source_.config(), options_.rule.codes));
   }
 
   void make_layer(int64_t layer, CalibrationRun& text) {
@@ -271,10 +310,6 @@ std::vector<LinearReport> compress_folder(const WeightSource& source, const std:
   run.finish(tokenizer_folder, config);
   remove_path(folder + "/lock");
   return run.report();
-}
-
-std::unique_ptr<WeightSource> open_packed(const std::string& folder) {
-  return std::make_unique<PackedWeights>(open_safetensors(folder), read_model_config(folder), folder);
 }
 
 }  // namespace octet

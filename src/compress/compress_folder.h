@@ -34,8 +34,4 @@ std::vector<LinearReport> compress_folder(
     const CompressFolderOptions& options,
     const std::function<void(int64_t, int64_t, const std::string&)>& on_layer = {});
 
-// The weights of such a folder, or of any of the compressed-tensors layouts pack-quantized and int-quantized, as
-// float32.
-std::unique_ptr<WeightSource> open_packed(const std::string& folder);
-
 }  // namespace octet

@@ -73,7 +73,7 @@ TEST(CompressFolder, EveryFamilyIsNearItself) {
       }
       // A random model of two layers carries errors of a tenth (4 bits) and a hundredth (8) on; unrelated ones are 1.4
       // apart.
-      EXPECT_LT(relative_distance(logits(*open_packed(out.path())), plain), bits == 4 ? 0.5 : 0.05)
+      EXPECT_LT(relative_distance(logits(*open_weights(out.path())), plain), bits == 4 ? 0.5 : 0.05)
           << name << " " << compress_method_name(method);
       EXPECT_FALSE(has_interrupted_run(out.path()));
     }
@@ -135,7 +135,7 @@ TEST(CompressFolder, LinearsThatReadOneInputAreKeptTogether) {
             nlohmann::json({"lm_head", "model.layers.0.mlp.down_proj", "model.layers.1.self_attn.q_proj",
                             "model.layers.1.self_attn.k_proj", "model.layers.1.self_attn.v_proj",
                             "model.layers.1.mlp.down_proj"}));
-  const auto packed = open_packed(out.path());
+  const auto packed = open_weights(out.path());
   const Shape shape{64, 256};
   EXPECT_EQ(packed->read("layers.0.mlp.down.weight", shape), weights.read("layers.0.mlp.down.weight", shape));
 }

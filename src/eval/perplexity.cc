@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
-#include "exec/batch.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 
@@ -23,7 +24,44 @@ int64_t tokens_needed(const PerplexityOptions& options) {
   return options.max_tokens + (windows + 1) * options.length + 1;
 }
 
-PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options)
+namespace {
+
+// The graph of `windows` whole windows through caches that hold them and nothing else, and the inputs of the caches.
+Program cached_program(const Graph& graph, const PerplexityOptions& options, const WeightSource& weights,
+                       Batch& inputs) {
+  const size_t groups = attention_windows(graph).size();
+  constexpr int64_t kBlock = 16;
+  const int64_t blocks = (options.length + kBlock - 1) / kBlock, tokens = options.windows * options.length;
+  Program program;
+  program.name = graph.name();
+  program.add_graph(add_kv_cache(program, graph,
+                                 {.blocks = std::vector<int64_t>(groups, options.windows * blocks),
+                                  .block_size = kBlock,
+                                  .sequences = options.windows,
+                                  .blocks_per_sequence = blocks,
+                                  .logit_rows = tokens,
+                                  .cache_dtype = *options.cache,
+                                  .scales = is_fp8(*options.cache) && weights.has_kv_scales()}));
+  const auto add = [&](const std::string& name, Shape shape) {
+    return inputs.add(name, {DType::kI32, std::move(shape)}).values<int32_t>();
+  };
+  std::ranges::fill(add("kv_lengths", {options.windows}), static_cast<int32_t>(options.length));
+  const auto rows = add("logit_rows", {tokens});
+  std::iota(rows.begin(), rows.end(), 0);
+  for (size_t g = 0; g < groups; ++g) {
+    std::ranges::transform(rows, add(group_input("slots", g), {tokens}).begin(), [&](int32_t t) {
+      return static_cast<int32_t>(t / options.length * blocks * kBlock + t % options.length);
+    });
+    const auto table = add(group_input("block_table", g), {options.windows, blocks});
+    std::iota(table.begin(), table.end(), 0);
+  }
+  return program;
+}
+
+}  // namespace
+
+PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options,
+                                         const LocalRank& rank)
     : options_(options), vocab_size_(weights.config().vocab_size) {
   const ModelConfig& model = weights.config();
   if (options_.length == 0) options_.length = model.max_positions;
@@ -37,7 +75,12 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
               .max_segments = options_.windows,
               .max_length = options_.length,
               .equal_length = options_.length});
-  executor_ = load_graph(std::move(graph), {.target = options_.target, .recipe = options_.recipe}, weights);
+  CompileOptions compiled{.target = options_.target, .recipe = options_.recipe};
+  compiled.parallel.mesh[Axis::kTensor] = static_cast<int32_t>(options_.tensor);
+  const CudaOptions cuda{.device = rank.device, .ranks = rank.devices};
+  executor_ = options_.cache ? load_program(cached_program(graph, options_, weights, cache_inputs_), compiled, weights,
+                                            cuda, rank.ranks)
+                             : load_graph(std::move(graph), compiled, weights, cuda, rank.ranks);
 }
 
 PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
@@ -73,11 +116,32 @@ PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<vo
       counted_to = first + inputs + 1;
       first += options_.stride;
     }
-    write_inputs(*executor_, "eval", batch);
+    write_inputs(*executor_, "eval", batch, cache_inputs_);
     executor_->run("eval");
     result.loss_sum += output_as<float>(*executor_, "eval", "loss")[0];
     if (on_progress) on_progress(result.tokens);
   }
+  return result;
+}
+
+PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options, int64_t tokens,
+                                     const std::function<void(int64_t, std::span<int32_t>)>& read,
+                                     const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
+  if (options.tensor == 1) return PerplexityEvaluator(weights, options).run(tokens, read, tokenizer, on_progress);
+  const auto count = static_cast<int32_t>(options.tensor);
+  const ThreadShare threads(count);
+  const bool gpus = options.target.device == Device::kCuda;
+  LocalRanks ranks(count, gpus, [&](const LocalRank& rank) {
+    PerplexityEvaluator evaluator(weights, options, rank);
+    ranks.meet();
+    ranks.guard(rank, [&] { evaluator.run(tokens, read, nullptr); });
+  });
+  PerplexityResult result;
+  ranks.lead([&](const LocalRank& rank) {
+    PerplexityEvaluator evaluator(weights, options, rank);
+    ranks.meet();
+    ranks.guard(rank, [&] { result = evaluator.run(tokens, read, tokenizer, on_progress); });
+  });
   return result;
 }
 

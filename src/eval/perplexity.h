@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
-#include "exec/executor.h"
+#include "dist/local_ranks.h"
+#include "exec/batch.h"
 #include "io/tokenizer.h"
 #include "passes/pass.h"
 #include "weights/weights.h"
@@ -16,10 +18,13 @@ namespace octet {
 struct PerplexityOptions {
   Recipe recipe = {};
   Target target = {};
+  int64_t tensor = 1;      // ranks that share the model
   int64_t length = 0;      // tokens of a window; 0 = the model's max_positions
   int64_t stride = 0;      // tokens between windows; 0 = length. Smaller: every counted token sees more context
   int64_t windows = 4;     // windows run at once
   int64_t max_tokens = 0;  // 0 = all
+  // Keys and values are written to a paged cache of this type and read back, as when serving; none: there is no cache.
+  std::optional<DType> cache = {};
 };
 
 // How many tokens from the beginning run() reads for max_tokens: the last windows run whole, whatever of them counts.
@@ -37,7 +42,8 @@ struct PerplexityResult {
 
 class PerplexityEvaluator {
  public:
-  PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options);
+  // `rank`: one of options.tensor, which all run the same tokens at once.
+  PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options, const LocalRank& rank = {});
   // `read(first, out)` copies tokens [first, first + out.size()); `on_progress` gets targets done.
   PerplexityResult run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
                        const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});
@@ -46,6 +52,12 @@ class PerplexityEvaluator {
   PerplexityOptions options_;
   int64_t vocab_size_ = 0;
   std::unique_ptr<Executor> executor_;
+  Batch cache_inputs_;  // of a graph with a cache
 };
+
+// An evaluator's run, on options.tensor ranks of this process.
+PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options, int64_t tokens,
+                                     const std::function<void(int64_t, std::span<int32_t>)>& read,
+                                     const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});
 
 }  // namespace octet

@@ -37,8 +37,10 @@ class Executor {
 
   // Staging buffer of an input, laid out as its type says; keeps its contents between runs.
   virtual std::span<std::byte> input(const std::string& graph, const std::string& name) = 0;
-  // Runs the graph; state updates are visible afterwards.
-  virtual void run(const std::string& graph) = 0;
+  // Runs the graph on the copies of this slot of states that have several (StateEntry::slots); state updates are
+  // visible afterwards. The slots of a graph share its inputs and outputs.
+  virtual void run(const std::string& graph, int32_t slot) = 0;
+  void run(const std::string& graph) { run(graph, 0); }
   // Makes the compute copies of parameters that were written, where the program has a graph for them.
   void prepare() {
     if (const Graph* graph = program().find_graph(GraphRole::kPrepare)) run(graph->name());

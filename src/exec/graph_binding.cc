@@ -72,7 +72,7 @@ std::vector<int64_t> state_offsets(const Program& program, int64_t alignment, in
   bytes = 0;
   for (const StateEntry& entry : program.states()) {
     offsets.push_back(bytes);
-    bytes += align_up(entry.type.bytes(), alignment);
+    bytes += slot_bytes(entry, alignment);
   }
   return offsets;
 }

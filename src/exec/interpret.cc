@@ -26,8 +26,8 @@ class Interpreter final : public Executor {
       RefTensor tensor{entry.type,
                        std::vector<double>(static_cast<size_t>(entry.type.shape.elements()), entry.initial)};
       cpu::round_values(tensor, true);
-      bytes_ += entry.type.bytes();
-      state_.emplace(entry.name, std::move(tensor));
+      bytes_ += entry.type.bytes() * entry.slots;
+      if (entry.slots > 0) state_.emplace(entry.name, std::vector(static_cast<size_t>(entry.slots), tensor));
     }
     for (const Graph& graph : program_.graphs()) {
       Staged& staged = staged_[graph.name()];
@@ -54,7 +54,7 @@ class Interpreter final : public Executor {
     return found->second;
   }
 
-  void run(const std::string& name) override {
+  void run(const std::string& name, int32_t slot) override {
     const Graph& graph = program_.graph(name);
     Staged& staged = this->staged(name);
     std::unordered_map<std::string, RefTensor> inputs;
@@ -64,7 +64,7 @@ class Interpreter final : public Executor {
       }
     }
     const auto leaf = [&](const Node& node) -> const RefTensor& {
-      return node.op == Op::kInput ? inputs.at(node.name) : entry(node.name);
+      return node.op == Op::kInput ? inputs.at(node.name) : entry(node.name, slot);
     };
     const bool round = mode_ == InterpretMode::kFloat32;
     cpu::CollectiveFn collective;
@@ -77,7 +77,8 @@ class Interpreter final : public Executor {
       bytes.resize(static_cast<size_t>(value.type.bytes()));
       cpu::store_tensor(value, bytes.data());
     }
-    for (size_t i = 0; i < graph.updates().size(); ++i) entry(graph.updates()[i].name) = std::move(result.updates[i]);
+    for (size_t i = 0; i < graph.updates().size(); ++i)
+      entry(graph.updates()[i].name, slot) = std::move(result.updates[i]);
   }
 
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
@@ -127,11 +128,11 @@ class Interpreter final : public Executor {
     program_.graph(graph);  // throws with the names there are
     return staged_.at(graph);
   }
-  RefTensor& entry(const std::string& name) {
+  RefTensor& entry(const std::string& name, int32_t slot = 0) {
     const auto found = state_.find(name);
     check(found != state_.end(), ErrorCode::kNotFound, "program {} has no state \"{}\" (of {} entries)", program_.name,
           name, state_.size());
-    return found->second;
+    return found->second[std::min(static_cast<size_t>(slot), found->second.size() - 1)];
   }
   // Its bytes, which have a part of this size at the offset.
   std::vector<std::byte> whole_state(const std::string& name, int64_t offset, size_t part) {
@@ -150,7 +151,7 @@ class Interpreter final : public Executor {
   InterpretMode mode_;
   Communicator* ranks_;
   int64_t bytes_ = 0;
-  std::unordered_map<std::string, RefTensor> state_;
+  std::unordered_map<std::string, std::vector<RefTensor>> state_;  // by slot
   std::unordered_map<std::string, Staged> staged_;
 };
 

@@ -114,7 +114,8 @@ void read_together(Executor& executor, std::span<const TensorPart> wanted, std::
     if (wanted[to].tensor == nullptr) continue;
     const AxisSet cut = executor.program().find_state(wanted[to].tensor->state)->layout.cut_axes();
     const Coordinate there = ranks->mesh().coordinate(static_cast<int32_t>(to));
-    if (std::ranges::all_of(kAllAxes, [&](Axis axis) { return cut.has(axis) || here[axis] == there[axis]; }))
+    if (std::ranges::all_of(
+            kAllAxes, [&](Axis axis) { return axis == Axis::kPipeline || cut.has(axis) || here[axis] == there[axis]; }))
       packets[to] = pack(executor, wanted[to]);
   }
   const Bytes own = std::exchange(packets[static_cast<size_t>(ranks->rank())], {});

@@ -65,7 +65,7 @@ class PlanExecutor : public Executor {
       state_index_[plan_.program.states()[i].name] = i;
     }
     for (const StateEntry& entry : plan_.program.states()) {
-      if (entry.initial == 0) continue;
+      if (entry.initial == 0 || entry.slots == 0) continue;
       std::vector<std::byte> values(static_cast<size_t>(entry.type.bytes()));
       for (int64_t i = 0; i < entry.type.shape.elements(); ++i)
         store_element(entry.type.dtype, values.data(), i, entry.initial);
@@ -83,9 +83,13 @@ class PlanExecutor : public Executor {
     for (const auto& [name, graph_plan] : plan_.graphs) bytes += input_bytes(graph_plan, plan_.program.graph(name));
     return bytes;
   }
-  // With the graph's inputs at `inputs`.
-  PlanMemory memory_of(const GraphPlan& graph_plan, const Graph& graph, std::byte* arena, std::byte* inputs) const {
+  // With the graph's inputs at `inputs`, and the states' copies of this slot.
+  PlanMemory memory_of(const GraphPlan& graph_plan, const Graph& graph, std::byte* arena, std::byte* inputs,
+                       int32_t slot) const {
     PlanMemory memory{.arena = arena, .states = states_, .inputs = {}};
+    for (size_t i = 0; i < states_.size(); ++i)
+      if (const StateEntry& entry = plan_.program.states()[i]; entry.slots > slot)
+        memory.states[i] += slot * align_up(entry.type.bytes(), alignment_);
     for (NodeId id : graph_plan.inputs) {
       memory.inputs.push_back(inputs);
       inputs += align_up(graph.node(id).results[0].bytes(), alignment_);
@@ -93,11 +97,13 @@ class PlanExecutor : public Executor {
     return memory;
   }
 
-  Runner& runner(const std::string& graph) {
-    auto it = runners_.find(graph);
+  Runner& runner(const std::string& graph, int32_t slot = 0) {
+    auto it = runners_.find({graph, slot});
     if (it != runners_.end()) return *it->second;
+    check(slot == 0, ErrorCode::kNotFound, "graph '{}' has no slot {}", graph, slot);
     std::vector<std::string> names;
-    for (const auto& [name, unused] : runners_) names.push_back(name);
+    for (const auto& [known, unused] : runners_)
+      if (known.second == 0) names.push_back(known.first);
     fail(ErrorCode::kNotFound, "no graph '{}' in program '{}'; it has: {}", graph, plan_.program.name,
          fmt::join(names, ", "));
   }
@@ -107,7 +113,7 @@ class PlanExecutor : public Executor {
     auto it = state_index_.find(name);
     check(it != state_index_.end(), ErrorCode::kNotFound, "no state '{}' in program '{}'", name, plan_.program.name);
     const TensorType& type = plan_.program.states()[it->second].type;
-    const int64_t bytes = type.bytes(), end = offset + static_cast<int64_t>(size);
+    const int64_t bytes = held_bytes(plan_.program.states()[it->second]), end = offset + static_cast<int64_t>(size);
     check(offset >= 0 && offset <= end && end <= bytes && (!whole || end == bytes), ErrorCode::kInvalidArgument,
           "state '{}' is {} = {} bytes, {} at {} were given", name, to_string(type), bytes, size, offset);
     return states_[it->second] + offset;
@@ -118,7 +124,7 @@ class PlanExecutor : public Executor {
   Communicator* ranks_;
   std::vector<std::byte*> states_;
   std::map<std::string, size_t> state_index_;
-  std::map<std::string, std::unique_ptr<Runner>> runners_;
+  std::map<std::pair<std::string, int32_t>, std::unique_ptr<Runner>> runners_;  // by graph and slot
 };
 
 }  // namespace octet

@@ -231,6 +231,27 @@ int64_t BlockManager::room(TableId id, int64_t most, bool with_deferred) const {
   return most;
 }
 
+bool BlockManager::room_for_each(std::span<const TableId> tables, bool with_deferred) const {
+  for (size_t g = 0; g < pools_.size(); ++g) {
+    const BlockStats& s = pools_[g].stats;
+    int64_t blocks = s.free + s.cached + (with_deferred ? s.deferred : 0);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const Table& table = at(tables[i]);
+      bool takes = table.length % options_.block_size == 0;
+      if (!takes) {  // copies the last block, unless all other owners have their copies by then
+        const int32_t last = table.blocks[g].back();
+        const auto before = std::ranges::count_if(tables.first(i), [&](TableId other) {
+          return !at(other).blocks[g].empty() && at(other).blocks[g].back() == last;
+        });
+        takes = pools_[g].blocks[static_cast<size_t>(last)].references - before > 1;
+      }
+      blocks -= takes ? 1 : 0;
+    }
+    if (blocks < 0) return false;
+  }
+  return true;
+}
+
 bool BlockManager::allocate(TableId id, int64_t n, int64_t step, std::vector<BlockCopy>& copies) {
   check(n > 0 && step >= newest_step_, ErrorCode::kInternal, "block manager: {} tokens in step {} after step {}", n,
         step, newest_step_);

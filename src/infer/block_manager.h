@@ -75,6 +75,8 @@ class BlockManager {
   // Tokens that can be appended now in all groups at once, given free and cached blocks; with_deferred: and given
   // those freed when the steps in flight are done. At most `most`.
   int64_t room(TableId table, int64_t most, bool with_deferred = false) const;
+  // Whether a token can be appended to each of the tables, which may share blocks. O(tables^2).
+  bool room_for_each(std::span<const TableId> tables, bool with_deferred = false) const;
   // Makes length() + n slots in all groups or, returning false, in none. The slots are written by `step`, which must
   // not be less than any step named before. A shared last block is replaced; the copies are appended to `copies`.
   bool allocate(TableId table, int64_t n, int64_t step, std::vector<BlockCopy>& copies);

@@ -10,17 +10,11 @@
 #include "infer/engine_loop.h"
 #include "infer/model_drafter.h"
 #include "infer/ngram_drafter.h"
-#include "infer/plan_runner.h"
+#include "infer/ranked_runner.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 namespace {
-
-DType cache_dtype(const std::string& name, const Recipe& recipe) {
-  if (name.empty()) return recipe.compute;
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kE4M3})
-    if (name == dtype_name(dtype)) return dtype;
-  fail(ErrorCode::kInvalidArgument, "kv_cache: \"{}\" (want f32, bf16 or e4m3)", name);
-}
 
 void check_options(const EngineOptions& o) {
   auto at_least = [](const char* name, int64_t value, int64_t low) {
@@ -28,6 +22,9 @@ void check_options(const EngineOptions& o) {
   };
   check(o.context == 0 || o.context >= 2, ErrorCode::kInvalidArgument, "context: {} (want >= 2; 0 is the model's)",
         o.context);
+  check(o.tensor >= 1 && o.tensor <= 64, ErrorCode::kInvalidArgument, "tensor: {} (want 1 to 64 ranks)", o.tensor);
+  check(o.tensor == 1 || o.draft.empty() || o.draft == "ngram", ErrorCode::kUnsupported,
+        "tensor: a draft model does not run on several ranks (draft {}); draft ngram does", o.draft);
   at_least("max_sequences", o.max_sequences, 1);
   at_least("max_step_tokens", o.max_step_tokens, 1);
   at_least("block_size", o.block_size, 0);
@@ -59,17 +56,19 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
                       ? serving_recipe(*weights, o.recipe, "bf16", target_of(resolve_device(o.device)).device)
                       : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
   const bool stored_scales = weights != nullptr && weights->has_kv_scales();
-  ServingOptions serving{
-      .target = target_of(resolve_device(o.device)),
-      .recipe = recipe,
-      .cache_dtype = stored_scales && o.kv_cache.empty() ? DType::kE4M3 : cache_dtype(o.kv_cache, recipe),
-      .context = o.context > 0 ? o.context : model.max_positions,
-      .max_sequences = o.max_sequences,
-      .block_size = o.block_size,
-      .kv_cache_bytes = o.kv_cache_bytes,
-      .memory_fraction = o.memory_fraction,
-      .draft_tokens = o.draft.empty() ? 0 : o.draft_tokens,
-      .planned = o.planned};
+  ServingOptions serving{.target = target_of(resolve_device(o.device)),
+                         .recipe = recipe,
+                         .cache_dtype = !o.kv_cache.empty() ? parse_cache_dtype(o.kv_cache)
+                                        : stored_scales     ? DType::kE4M3
+                                                            : recipe.compute,
+                         .tensor = o.tensor,
+                         .context = o.context > 0 ? o.context : model.max_positions,
+                         .max_sequences = o.max_sequences,
+                         .block_size = o.block_size,
+                         .kv_cache_bytes = o.kv_cache_bytes,
+                         .memory_fraction = o.memory_fraction,
+                         .draft_tokens = o.draft.empty() ? 0 : o.draft_tokens,
+                         .planned = o.planned};
   const int64_t block =
       o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step must be able to fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
@@ -105,13 +104,16 @@ std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& sp
 EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
   options.device = device_name(serving.target.device);
   options.recipe = serving.recipe.name;
-  options.kv_cache = dtype_name(serving.cache_dtype);
+  options.kv_cache = cache_dtype_name(serving.cache_dtype);
   options.context = serving.context;
   options.planned = nullptr;  // used by open() only
   return options;
 }
 
-int64_t cache_width(const ModelConfig& model) { return model.layers * model.kv_heads * model.head_size(); }
+// Of one side of a token.
+int64_t cache_bytes(const ModelConfig& model, DType cache) {
+  return model.layers * model.kv_heads * cached_head_bytes(model.head_size(), cache);
+}
 
 // Options of a draft model: those of the verifying one, a cache for as many tokens, and a share of the free memory.
 EngineOptions draft_options(const EngineOptions& o, const ModelConfig& model, const ModelConfig& draft,
@@ -120,7 +122,8 @@ EngineOptions draft_options(const EngineOptions& o, const ModelConfig& model, co
   own.draft.clear();
   own.planned = nullptr;
   own.context = std::min(serving.context, draft.length_limit() > 0 ? draft.length_limit() : serving.context);
-  own.kv_cache_bytes = o.kv_cache_bytes * cache_width(draft) / cache_width(model);
+  const DType cache = serving.cache_dtype;
+  own.kv_cache_bytes = o.kv_cache_bytes * cache_bytes(draft, cache) / cache_bytes(model, cache);
   own.memory_fraction = o.draft_memory;
   return own;
 }
@@ -162,7 +165,7 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
   ModelConfig sizes = path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
   const ServingOptions serving = serving_options(options, sizes, nullptr);
   EngineParts parts{.drafter = open_drafter(options, sizes, serving, nullptr)};
-  parts.runner = make_random_runner(sizes, serving);
+  parts.runner = open_random_runner(sizes, serving);
   if (!options.tokenizer.empty()) {
     parts.tokenizer = load_tokenizer(options.tokenizer);
     check_vocab(*parts.tokenizer, sizes.vocab_size);
@@ -175,7 +178,10 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
 
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
-  if (encodes(model, options)) return open_encoder(model, options);
+  if (encodes(model, options)) {
+    check(options.tensor == 1, ErrorCode::kUnsupported, "tensor: {} ranks: encoders run on one", options.tensor);
+    return open_encoder(model, options);
+  }
   if (options.random_weights) return open_random(model, options);
   const LoggedTime start("start of the engine");
   auto weights = [&] {
@@ -192,7 +198,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
   const ServingOptions serving = serving_options(options, weights->config(), weights.get());
   parts.drafter = open_drafter(options, weights->config(), serving, parts.tokenizer.get());
-  parts.runner = make_runner(*weights, serving);
+  parts.runner = open_runner(*weights, serving);
   {
     const LoggedTime time("closing the model");
     weights.reset();

@@ -9,6 +9,7 @@
 #include "infer/ngram_drafter.h"
 #include "infer/plan_runner.h"
 #include "infer/testing/engine_test.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 namespace {
@@ -25,34 +26,38 @@ ModelConfig tiny(int64_t layers, int64_t hidden = 32) {
           .init_std = 0.3};
 }
 
-std::unique_ptr<Runner> tiny_runner(const ModelConfig& model, int64_t blocks, const char* recipe, int64_t drafts) {
+std::unique_ptr<Runner> tiny_runner(const ModelConfig& model, int64_t blocks, const char* recipe, DType cache,
+                                    int64_t drafts) {
   ServingOptions serving{.target = cpu_target(),
                          .recipe = parse_recipe(recipe),
+                         .cache_dtype = cache,
                          .max_sequences = 8,
                          .max_step_tokens = 48,
                          .block_size = 4,
                          .draft_tokens = drafts};
-  serving.kv_cache_bytes = blocks * 2 * model.layers * model.kv_heads * model.head_size() * serving.block_size * 4;
+  serving.kv_cache_bytes =
+      blocks * 2 * model.layers * model.kv_heads * serving.block_size * cached_head_bytes(model.head_size(), cache);
   return make_random_runner(model, serving);
 }
 
 enum class Draft { kNone, kNgram, kSmaller, kItself };
 
-std::unique_ptr<EngineLoop> tiny_engine(Draft draft, const char* recipe, int64_t blocks, int64_t draft_blocks) {
+std::unique_ptr<EngineLoop> tiny_engine(Draft draft, const char* recipe, DType cache, int64_t blocks,
+                                        int64_t draft_blocks) {
   EngineParts parts{.tokenizer = test_tokenizer(), .eos_ids = {kEos}};
   if (draft == Draft::kNgram) parts.drafter = std::make_unique<NgramDrafter>();
   if (draft == Draft::kSmaller)
-    parts.drafter = std::make_unique<ModelDrafter>(tiny_runner(tiny(1, 16), draft_blocks, recipe, 0));
+    parts.drafter = std::make_unique<ModelDrafter>(tiny_runner(tiny(1, 16), draft_blocks, recipe, cache, 0));
   if (draft == Draft::kItself)
-    parts.drafter = std::make_unique<ModelDrafter>(tiny_runner(tiny(2), draft_blocks, recipe, 0));
-  parts.runner = tiny_runner(tiny(2), blocks, recipe, draft == Draft::kNone ? 0 : 4);
+    parts.drafter = std::make_unique<ModelDrafter>(tiny_runner(tiny(2), draft_blocks, recipe, cache, 0));
+  parts.runner = tiny_runner(tiny(2), blocks, recipe, cache, draft == Draft::kNone ? 0 : 4);
   return std::make_unique<EngineLoop>(
       std::move(parts),
       EngineOptions{.max_sequences = 8, .max_step_tokens = 48, .draft_tokens = 4, .draft_adaptive = false});
 }
 
 // Blocks of the model's cache and of the draft's.
-using Case = std::tuple<const char*, int64_t, int64_t>;
+using Case = std::tuple<const char*, DType, int64_t, int64_t>;
 class EngineDrafts : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { set_thread_count(1); }  // on models so small more threads only wait for one another
@@ -61,7 +66,7 @@ class EngineDrafts : public testing::TestWithParam<Case> {
 };
 
 TEST_P(EngineDrafts, TextsAreThoseWithoutDrafts) {
-  const auto [recipe, blocks, draft_blocks] = GetParam();
+  const auto [recipe, cache, blocks, draft_blocks] = GetParam();
   const auto request_of = [](uint64_t i) {
     GenerationRequest request = some_request(i);
     // Texts that repeat themselves, for lookups.
@@ -74,7 +79,7 @@ TEST_P(EngineDrafts, TextsAreThoseWithoutDrafts) {
   std::vector<std::vector<Collected>> wanted;
   constexpr uint64_t kRequests = 10;
   for (const Draft draft : {Draft::kNone, Draft::kNgram, Draft::kSmaller, Draft::kItself}) {
-    auto engine = tiny_engine(draft, recipe, blocks, draft_blocks);
+    auto engine = tiny_engine(draft, recipe, cache, blocks, draft_blocks);
     std::vector<GenerationStream> streams;
     for (uint64_t i = 0; i < kRequests; ++i) streams.push_back(engine->submit(request_of(i)));
     for (uint64_t i = 0; i < kRequests; ++i) {
@@ -109,7 +114,8 @@ TEST_P(EngineDrafts, TextsAreThoseWithoutDrafts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EngineDrafts,
-                         testing::Values(Case("fp32", 128, 30), Case("fp32", 30, 128), Case("int8", 60, 60)));
+                         testing::Values(Case("fp32", DType::kF32, 128, 30), Case("fp32", DType::kF32, 30, 128),
+                                         Case("int8", DType::kF32, 60, 60), Case("fp32", DType::kI8, 30, 60)));
 
 std::string refusal(const std::string& model, EngineOptions options) {
   try {

@@ -163,15 +163,15 @@ bool EngineLoop::intake() {
 void EngineLoop::admit(std::unique_ptr<Request>& request) {
   const GenerationRequest& asked = request->asked;
   request->salt = salts_.number_of(asked.cache_salt);
-  SequenceParams params{.prompt = std::move(request->prompt),
-                        .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
-                        .n = asked.n,
-                        .priority = asked.priority,
-                        .salt = request->salt,
-                        .adjusted = request->adjusted,
-                        .max_adjusted = request->max_adjusted,
-                        .reuse_prefix = asked.prompt_logprobs < 0,
-                        .score_prompt = asked.prompt_logprobs >= 0};
+  SequenceParams params{
+      .prompt = std::move(request->prompt),
+      .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
+      .n = std::ssize(request->sequences),
+      .priority = asked.priority,
+      .salt = request->salt,
+      .adjusted = request->adjusted,
+      .max_adjusted = request->max_adjusted,
+      .reuse_prefix = asked.prompt_logprobs<0, .score_prompt = asked.prompt_logprobs >= 0, .beams = asked.beams> 0};
   if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -180,7 +180,7 @@ void EngineLoop::admit(std::unique_ptr<Request>& request) {
     count_outcome(end);
     request->stream->refuse(end, kind_of(submitted.refusal),
                             late ? timeout_text(*request, now(), 0) : submitted.message);
-    mailbox_->admitted(asked.n, request->prompt_tokens);
+    mailbox_->admitted(std::ssize(request->sequences), request->prompt_tokens);
     request.reset();
     return mailbox_->ended();
   }
@@ -204,7 +204,7 @@ void EngineLoop::cancel(int64_t ticket) {
 void EngineLoop::step() {
   double begin = now();
   runner_seconds_ = wait_seconds_ = 0;
-  if (in_flight_.step > 0 && speculation_.waits()) collect(/*ahead=*/false);
+  if (in_flight_.step > 0 && (in_flight_.beams || speculation_.waits())) collect(/*ahead=*/false);
   const bool ahead = in_flight_.step > 0;
   const StepPlan& plan = scheduler_.schedule(begin);
   bool runs = !plan.empty();
@@ -230,7 +230,7 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   planned_.step = plan.step;
   planned_.rows.clear();
   planned_.tokens = 0;
-  planned_.drafts = false;
+  planned_.drafts = planned_.beams = false;
   int64_t started = 0, started_tokens = 0;
   for (const ScheduledSequence& entry : plan.sequences) {
     RequestText& sequence = sequence_of(entry);
@@ -248,14 +248,16 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
       planned_.rows.push_back({.sequence = &sequence,
                                .slot = entry.slot,
                                .ahead = i,
+                               .beams = entry.beams,
                                .draft = i < entry.drafts ? entry.ids[static_cast<size_t>(i) + 1] : -1});
     planned_.drafts |= entry.drafts > 0;
+    planned_.beams |= entry.beams > 0;
     if (entry.count == entry.drafts + 1) planned_.tokens += entry.count;
     const int64_t prompt = sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
   }
   if (started > 0) mailbox_->admitted(started, started_tokens);
-  if (planned_.tokens < plan.tokens) planned_.tokens = 0;
+  if (planned_.tokens < plan.tokens || planned_.beams) planned_.tokens = 0;
   const StepInput& input = forward_builder_.build(plan);
   double before = now();
   if (!plan.copies.empty()) parts_.runner->copy_blocks(plan.copies);
@@ -275,7 +277,7 @@ RequestText& EngineLoop::sequence_of(const ScheduledSequence& entry) {
 bool EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entry, double time) {
   Request& request = *sequence.request;
   sequence.started = true;
-  if (request.waiting-- != request.asked.n) return false;
+  if (request.waiting-- != std::ssize(request.sequences)) return false;
   counts_.cached_tokens += entry.first_position;
   request.stream->started(time - request.submitted, request.prompt_tokens, entry.first_position);
   return true;
@@ -305,57 +307,6 @@ void EngineLoop::deliver() {
   completed.clear();
 }
 
-// Waits for the results of the step in flight and commits them. Its time is known where the step before was like it.
-void EngineLoop::collect(bool ahead) {
-  const double before = now(), last = last_step_;
-  SampleOutput output = parts_.runner->wait();
-  last_step_ = now();
-  if (std::exchange(was_ahead_, ahead) == ahead && in_flight_.tokens > 0)
-    speculation_.took(in_flight_.tokens, in_flight_.drafts, last_step_ - last);
-  wait_seconds_ = last_step_ - before;
-  check(output.ids.size() == in_flight_.rows.size(), ErrorCode::kInternal, "step {}: {} tokens for {} rows",
-        in_flight_.step, output.ids.size(), in_flight_.rows.size());
-  sampled_.clear();
-  candidates_.clear();
-  for (size_t row = 0; row < in_flight_.rows.size();) {
-    const SampleBuilder::Row& first = in_flight_.rows[row];
-    if (first.target >= 0)
-      postprocess_.append_prompt_token(*first.sequence, first.target, output, row++);
-    else
-      row = collect_text(output, row);
-  }
-  scheduler_.commit(in_flight_.step, sampled_);
-  committed_step_ = in_flight_.step;
-  in_flight_.step = 0;
-  runner_seconds_ += speculation_.propose(candidates_, scheduler_);
-}
-
-// The tokens of the text whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns the
-// row behind them.
-size_t EngineLoop::collect_text(const SampleOutput& output, size_t row) {
-  const std::span rows = in_flight_.rows;
-  RequestText& sequence = *rows[row].sequence;
-  const bool open = !sequence.over();
-  int64_t accepted = 0, drafts = 0;
-  while (rows[row + static_cast<size_t>(drafts)].draft >= 0) ++drafts;
-  const size_t behind = row + static_cast<size_t>(drafts) + 1;
-  for (bool more = true; more; ++row) {
-    const SampleBuilder::Row& now = rows[row];
-    int32_t id = output.ids[row];
-    more = now.draft >= 0 && speculation_.accepts(sequence, now.draft, id);
-    if (more) id = now.draft, ++accepted;
-    const FinishReason end = postprocess_.append_token(sequence, output, row, id);
-    const int64_t adjusted = sequence.counts ? sequence.counts->entries() : 0;
-    sampled_.push_back({.id = sequence.id, .token = std::max(id, 0), .end = end, .adjusted = adjusted});
-    more = more && end == FinishReason::kNone && rows[row + 1].usable;
-  }
-  if (open) {
-    speculation_.verified(sequence, drafts, accepted);
-    candidates_.push_back({&sequence, static_cast<int64_t>(row) - 1});
-  }
-  return behind;
-}
-
 // Starts the sampling of the planned step; the tokens of all earlier steps are known by now.
 void EngineLoop::sample() {
   failed_.clear();
@@ -382,7 +333,8 @@ void EngineLoop::retire() {
         request->sequences, [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
     if (request->waiting > 0)
-      mailbox_->admitted(request->waiting, request->waiting == request->asked.n ? request->prompt_tokens : 0);
+      mailbox_->admitted(request->waiting,
+                         request->waiting == std::ssize(request->sequences) ? request->prompt_tokens : 0);
     requests_.erase(request->ticket);
     mailbox_->ended();
     return true;

@@ -2,7 +2,8 @@
 // of each other. A step is: schedule, launch; deliver the text of the previous step; wait for the step in flight,
 // commit; sample the new one. So the device always has the next forward queued when results arrive, and slow host work
 // (detokenization, waking readers) overlaps with it. With drafts (infer/speculation.h) the step in flight is collected
-// first, for the next one is guessed from its tokens; text is delivered while the device computes, as ever.
+// first, for the next one is guessed from its tokens, and with beams, for these choose whose blocks go on; text is
+// delivered while the device computes, as ever.
 //
 // Threads: submit(), stats(), drain() and streams may be used from any thread. They share only Mailbox, StreamState and
 // the statistics with the engine's thread; everything else here is used by that thread alone.
@@ -86,7 +87,7 @@ class EngineLoop : public Engine {
     int64_t step = 0;  // 0: none
     std::vector<SampleBuilder::Row> rows;
     int64_t tokens = 0;  // of decodes and drafts; 0 where the step has prompts
-    bool drafts = false;
+    bool drafts = false, beams = false;
   };
   struct SlotUser {
     SequenceId id = -1;
@@ -106,6 +107,7 @@ class EngineLoop : public Engine {
   void deliver();
   void collect(bool ahead);
   size_t collect_text(const SampleOutput& output, size_t row);
+  size_t collect_beams(const SampleOutput& output, size_t row);
   void sample();
   void fail_request(Request& request, const std::string& reason, ErrorKind kind);
   void retire();

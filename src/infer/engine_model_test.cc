@@ -7,6 +7,7 @@
 #include "base/testing/test_data.h"
 #include "infer/plan_runner.h"
 #include "infer/testing/engine_test.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 namespace {
@@ -23,23 +24,28 @@ ModelConfig tiny_llama() {
           .init_std = 0.3};
 }
 
-std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe, int64_t entries) {
+std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe, int64_t entries,
+                                        DType cache = DType::kF32) {
   ServingOptions serving{.target = cpu_target(),
                          .recipe = parse_recipe(recipe),
+                         .cache_dtype = cache,
                          .max_sequences = 8,
                          .max_step_tokens = 40,
                          .block_size = 4,
                          .max_entries = entries};
   ModelConfig model = tiny_llama();
-  int64_t block_bytes = 2 * model.layers * model.kv_heads * model.head_size() * serving.block_size * 4;
+  int64_t block_bytes =
+      2 * model.layers * model.kv_heads * serving.block_size * cached_head_bytes(model.head_size(), cache);
   serving.kv_cache_bytes = blocks * block_bytes;
   return std::make_unique<EngineLoop>(
       EngineParts{.runner = make_random_runner(model, serving), .tokenizer = test_tokenizer(), .eos_ids = {kEos}},
       EngineOptions{.max_sequences = 8, .max_step_tokens = 40, .policy = policy});
 }
 
-// Policy, blocks of the cache, recipe (those whose bits do not depend on a batch), adjusted logits of a step (0: many).
-class EngineModel : public testing::TestWithParam<std::tuple<SchedulingPolicy, int64_t, const char*, int64_t>> {};
+// Policy, blocks of the cache, recipe (those whose bits do not depend on a batch), adjusted logits of a step (0: many),
+// type of the cache.
+using EngineCase = std::tuple<SchedulingPolicy, int64_t, const char*, int64_t, DType>;
+class EngineModel : public testing::TestWithParam<EngineCase> {};
 
 TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
   auto engine = std::apply(tiny_engine, GetParam());
@@ -68,11 +74,12 @@ TEST_P(EngineModel, TokensOfARequestAloneAndAmongOthersAreEqual) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EngineModel,
-                         testing::Values(std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 0),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "fp32", 0),
-                                         std::tuple(SchedulingPolicy::kNeverEvict, 64, "fp32", 0),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 128, "fp32", 61),
-                                         std::tuple(SchedulingPolicy::kMaxUtilization, 27, "int8", 0)));
+                         testing::Values(EngineCase(SchedulingPolicy::kMaxUtilization, 128, "fp32", 0, DType::kF32),
+                                         EngineCase(SchedulingPolicy::kMaxUtilization, 27, "fp32", 0, DType::kF32),
+                                         EngineCase(SchedulingPolicy::kNeverEvict, 64, "fp32", 0, DType::kF32),
+                                         EngineCase(SchedulingPolicy::kMaxUtilization, 128, "fp32", 61, DType::kF32),
+                                         EngineCase(SchedulingPolicy::kMaxUtilization, 27, "fp32", 0, DType::kI8),
+                                         EngineCase(SchedulingPolicy::kMaxUtilization, 27, "int8", 0, DType::kF32)));
 
 TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
   auto message = [](const std::string& model, const EngineOptions& options) -> std::string {
@@ -93,7 +100,7 @@ TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
   expect({.block_size = -1, .random_weights = true}, "block_size: -1");
   expect({.memory_fraction = 0, .random_weights = true}, "memory_fraction: 0");
   expect({.recipe = "fp9", .random_weights = true}, "fp9");
-  expect({.kv_cache = "int3", .random_weights = true}, "kv_cache: \"int3\"");
+  expect({.kv_cache = "int3", .random_weights = true}, "kv_cache: \"int3\" (want f32, bf16, e4m3 or int8)");
   expect({.device = "tpu", .random_weights = true}, "tpu");
   expect({.random_weights = true}, "gpt2-nan", "gpt2-nan");
   expect({}, "nowhere", "nowhere");

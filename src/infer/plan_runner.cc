@@ -2,22 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "dist/local_ranks.h"
 #include "passes/serving_graphs.h"
 #include "weights/weights.h"
 
 namespace octet {
 
-PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options)
+PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options, Communicator* ranks)
     : limits_(std::move(program.limits)),
       decode_(std::move(program.decode)),
       mixed_(std::move(program.mixed)),
       samples_(std::move(program.samples)),
       copies_(std::move(program.copies)),
       at_once_(program.plan.target.device == Device::kCpu),
-      executor_(make_executor(std::move(program.plan), options)) {}
+      executor_(make_executor(std::move(program.plan), options, ranks)) {}
 
 const ForwardBucket& PlanRunner::forward_bucket(const StepInput& input) const {
   const std::vector<ForwardBucket>& buckets = input.decode_only ? decode_ : mixed_;
@@ -134,12 +136,16 @@ void PlanRunner::collect() {
   };
   take("ids", 1, ids_);
   take("logprobs", 1, logprobs_);
-  top_logprobs_.clear();
-  top_ids_.clear();
+  for (auto* values : {&top_logprobs_, &adjusted_logprobs_}) values->clear();
+  for (auto* values : {&top_ids_, &adjusted_ids_}) values->clear();
   if (bucket.top_logprobs) {
     const int64_t likeliest = std::min(kTopLogprobs, limits_.vocab);
     take("top_logprobs", likeliest, top_logprobs_);
     take("top_ids", likeliest, top_ids_);
+    if (bucket.entries > 0) {
+      take("adjusted_logprobs", likeliest, adjusted_logprobs_);
+      take("adjusted_ids", likeliest, adjusted_ids_);
+    }
   }
   sampling_ = nullptr;
 }
@@ -147,7 +153,12 @@ void PlanRunner::collect() {
 SampleOutput PlanRunner::wait() {
   if (sampled_rows_ == 0) return {};
   if (sampling_ != nullptr) collect();
-  return {.ids = ids_, .logprobs = logprobs_, .top_logprobs = top_logprobs_, .top_ids = top_ids_};
+  return {.ids = ids_,
+          .logprobs = logprobs_,
+          .top_logprobs = top_logprobs_,
+          .top_ids = top_ids_,
+          .adjusted_logprobs = adjusted_logprobs_,
+          .adjusted_ids = adjusted_ids_};
 }
 
 void PlanRunner::copy_blocks(std::span<const BlockCopy> copies) {
@@ -197,33 +208,56 @@ void PlanRunner::warm_up() {
 
 namespace {
 
-EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options, const CudaOptions& cuda) {
+// All ranks call it together.
+template <typename T>
+std::vector<T> of_all_ranks(Communicator* ranks, const T& own) {
+  if (ranks == nullptr) return {own};
+  std::vector<T> all;
+  for (const std::vector<std::byte>& theirs : gather(*ranks, std::as_bytes(std::span(&own, 1))))
+    std::memcpy(&all.emplace_back(), theirs.data(), sizeof(T));
+  return all;
+}
+
+// Bytes that a rank may take. CPU ranks share the machine; groups of GPUs take theirs first.
+int64_t free_bytes(const ServingOptions& options, const CudaOptions& cuda) {
+  if (cuda.ranks != nullptr) cuda.ranks->group({Axis::kTensor});
+  const int64_t free = free_memory(options.target.device, cuda);
+  return options.target.device == Device::kCuda ? free : free / options.tensor;
+}
+
+EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options, const std::vector<int64_t>& free) {
   EnginePlan plan{.weight_bytes = program.plan.state_bytes - program.limits.kv_bytes,
                   .activation_bytes = program.plan.arena_bytes + program.plan.input_bytes,
                   .kv_bytes = program.limits.kv_bytes,
                   .context = program.limits.context,
-                  .free_bytes = free_memory(options.target.device, cuda),
+                  .free_bytes = *std::ranges::min_element(free),
+                  .rank_free_bytes = free,
                   .device = device_name(options.target.device),
                   .recipe = options.recipe.name};
   for (const StateEntry& entry : program.plan.program.states()) {
     const bool weight = entry.role == StateRole::kMaster || entry.role == StateRole::kCodes;
     if (weight && entry.type.shape.rank() > 1) plan.matrix_elements += entry.type.shape.elements();
   }
-  for (const CacheGroup& group : program.limits.groups)
+  for (const CacheGroup& group : program.limits.groups) {
+    plan.kv_blocks += group.blocks;
     plan.kv_tokens = std::max(plan.kv_tokens, group.blocks * program.limits.block_size);
+  }
   return plan;
 }
 
-std::unique_ptr<PlanRunner> build(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda) {
+std::unique_ptr<PlanRunner> build(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda,
+                                  Communicator* ranks) {
+  // Before allocation. The least that any rank has is what all plan with: they have as many blocks.
+  const std::vector<int64_t> free = of_all_ranks(ranks, free_bytes(options, cuda));
   ServingProgram program = [&] {
     const LoggedTime time("plan");
-    return build_serving_program(model, options, cuda);
+    return build_serving_program(model, options, *std::ranges::min_element(free));
   }();
   EnginePlan plan;
-  if (options.planned) plan = engine_plan(program, options, cuda);  // the free memory before allocation
+  if (options.planned) plan = engine_plan(program, options, free);
   auto runner = [&] {
     const LoggedTime time("executor");
-    return std::make_unique<PlanRunner>(std::move(program), cuda);
+    return std::make_unique<PlanRunner>(std::move(program), cuda, ranks);
   }();
   if (options.planned) options.planned(plan);
   return runner;
@@ -238,16 +272,16 @@ void warm(PlanRunner& runner, const ServingOptions& options) {
 }  // namespace
 
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
-                                        const CudaOptions& cuda) {
-  auto runner = build(weights.config(), options, cuda);
+                                        const CudaOptions& cuda, Communicator* ranks) {
+  auto runner = build(weights.config(), options, cuda, ranks);
   load_weights(weights, runner->executor());
   warm(*runner, options);
   return runner;
 }
 
 std::unique_ptr<PlanRunner> make_random_runner(const ModelSpec& model, const ServingOptions& options,
-                                               const CudaOptions& cuda, uint64_t seed) {
-  auto runner = build(model, options, cuda);
+                                               const CudaOptions& cuda, uint64_t seed, Communicator* ranks) {
+  auto runner = build(model, options, cuda, ranks);
   fill_random_weights(runner->executor(), seed);
   warm(*runner, options);
   return runner;

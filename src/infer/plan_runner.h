@@ -14,11 +14,12 @@ class PlanRunner final : public Runner {
  public:
   // Weights are not loaded yet: call load_weights(), fill_random_weights() or write_state() on executor(), then
   // warm_up().
-  PlanRunner(ServingProgram program, const CudaOptions& options = {});
+  // `ranks`: this one's way to the others, where the program is one for a mesh.
+  PlanRunner(ServingProgram program, const CudaOptions& options = {}, Communicator* ranks = nullptr);
 
   Executor& executor() { return *executor_; }
   // Runs every graph twice on empty inputs, so that no later step loads modules or captures graphs. Writes no cache.
-  void warm_up();
+  void warm_up() override;
 
   const RunnerLimits& limits() const override { return limits_; }
   void copy_blocks(std::span<const BlockCopy> copies) override;
@@ -45,15 +46,17 @@ class PlanRunner final : public Runner {
   const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results are taken
   int64_t sampled_rows_ = 0;
   std::vector<int32_t> hidden_rows_;
-  std::vector<int32_t> ids_, top_ids_;
-  std::vector<float> logprobs_, top_logprobs_;
+  std::vector<int32_t> ids_, top_ids_, adjusted_ids_;
+  std::vector<float> logprobs_, top_logprobs_, adjusted_logprobs_;
 };
 
-// A runner with the source's weights.
+// A runner with the source's weights; of one of options.tensor ranks, which all make theirs at once, with its parts of
+// them.
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
-                                        const CudaOptions& cuda = {});
+                                        const CudaOptions& cuda = {}, Communicator* ranks = nullptr);
 // A runner with random weights (weights/random_weights.h): for benchmarks and tests.
 std::unique_ptr<PlanRunner> make_random_runner(const ModelSpec& model, const ServingOptions& options,
-                                               const CudaOptions& cuda = {}, uint64_t seed = 1337);
+                                               const CudaOptions& cuda = {}, uint64_t seed = 1337,
+                                               Communicator* ranks = nullptr);
 
 }  // namespace octet

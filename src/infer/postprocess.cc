@@ -29,6 +29,26 @@ std::vector<TokenLogprob> top_of(const SampleOutput& output, size_t row, int64_t
   return top;
 }
 
+// The tokens that may follow a beam. Log-probabilities are the model's with biases added, not scaled to add up to one
+// again where a mask or bias forbids tokens: those after the adjustment are all off by what the best one, sampled
+// greedily, is.
+std::vector<TokenLogprob> next_of_beam(const Request& request, const SampleOutput& output, size_t row) {
+  std::vector<TokenLogprob> next;
+  if (output.ids[row] < 0) return next;  // there is none
+  const bool adjusted = (request.adjusts || request.asked.mask) && !output.adjusted_ids.empty();
+  const auto ids = adjusted ? output.adjusted_ids : output.top_ids;
+  const auto logprobs = adjusted ? output.adjusted_logprobs : output.top_logprobs;
+  const size_t columns = ids.size() / output.ids.size(), first = row * columns;
+  float shift = 0;
+  if (adjusted) {
+    const auto bias = request.asked.sampling.logit_bias.find(output.ids[row]);
+    shift = output.logprobs[row] - logprobs[first];
+    if (bias != request.asked.sampling.logit_bias.end()) shift += bias->second;
+  }
+  for (size_t k = first; k < first + columns; ++k) next.push_back({ids[k], logprobs[k] + shift});
+  return next;
+}
+
 }  // namespace
 
 FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row, int32_t id) {
@@ -63,6 +83,46 @@ void Postprocess::append_prompt_token(RequestText& sequence, int32_t id, const S
   const bool chosen = output.ids[row] == id;  // not where its logit is not finite
   sequence.news.prompt_logprobs.push_back({id, chosen ? output.logprobs[row] : -INFINITY});
   sequence.news.prompt_top.push_back(top_of(output, row, sequence.request->asked.prompt_logprobs));
+}
+
+std::span<const BeamSearch::Step> Postprocess::append_beams(Request& request, const SampleOutput& output, size_t row) {
+  beam_rows_.clear();
+  for (size_t i = 0; i < request.sequences.size(); ++i)
+    beam_rows_.push_back({.next = next_of_beam(request, output, row + i),
+                          .top = top_of(output, row + i, std::max<int64_t>(request.asked.logprobs, 0))});
+  const std::span steps = request.search->advance(beam_rows_);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    RequestText& beam = request.sequences[i];
+    beam.generated = request.search->length();
+    if (beam.counts) beam.counts->add_output(steps[i].token);
+  }
+  if (steps.empty()) end_search(request);
+  return steps;
+}
+
+void Postprocess::end_search(Request& request) {
+  std::vector<BeamSearch::Text> texts = request.search->texts();
+  for (int64_t i = 0; i < request.asked.n; ++i) {
+    RequestText& sequence = request.sequences[static_cast<size_t>(i)];
+    if (i >= std::ssize(texts)) {
+      end(sequence, FinishReason::kError, ErrorKind::kInternal,
+          fmt::format("beam search: only {} texts can be found: the mask and biases forbid all others, or the model's "
+                      "logits are not finite",
+                      texts.size()));
+      continue;
+    }
+    touch(sequence);
+    BeamSearch::Text& text = texts[static_cast<size_t>(i)];
+    GenerationEvent& news = sequence.news;
+    for (const TokenLogprob& token : text.tokens) news.ids.push_back(token.id);
+    if (request.asked.logprobs >= 0) news.logprobs = std::move(text.tokens), news.top = std::move(text.top);
+    sequence.generated = std::ssize(news.ids);
+    generated_tokens_ += sequence.generated;
+    news.score = text.score;
+    news.stop_id = text.stop_id;
+    const bool whole = sequence.generated == request.asked.max_tokens;
+    news.finished = text.stop_id >= 0 ? FinishReason::kStop : whole ? FinishReason::kLength : FinishReason::kContext;
+  }
 }
 
 void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind, const std::string& error) {

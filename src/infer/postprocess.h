@@ -25,6 +25,9 @@ class Postprocess {
   // Appends the log-probability of the prompt's token `id`, given by row `row`: of its predecessor, sampled with a bias
   // that leaves `id` alone.
   void append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row);
+  // Goes on with a search whose beams' rows begin at `row`. Returns the beams' steps; none: the search is over, and its
+  // texts have their ends.
+  std::span<const BeamSearch::Step> append_beams(Request& request, const SampleOutput& output, size_t row);
   // Ends the sequence for a reason other than a token. The first reason is kept.
   void end(RequestText& sequence, FinishReason reason, ErrorKind kind = ErrorKind::kNone,
            const std::string& error = {});
@@ -40,11 +43,13 @@ class Postprocess {
     sequence.touched = true;
     touched_.push_back(&sequence);
   }
+  void end_search(Request& request);
   bool add_text(RequestText& sequence);
   void finish_text(RequestText& sequence);
 
   int64_t tokenizer_vocab_;  // ids from this value on have no text
   int64_t generated_tokens_ = 0;
+  std::vector<BeamSearch::Row> beam_rows_;
   std::vector<RequestText*> touched_;
   std::vector<Request*> completed_;
 };

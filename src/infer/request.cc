@@ -34,6 +34,29 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
   check_ids("stop_ids", asked.stop_ids, model.vocab);
 }
 
+// What beams leave out has no meaning in a search, or none that texts of other engines agree on.
+void check_beams(const GenerationRequest& asked, const ServedModel& model) {
+  const auto require = [](bool holds, const char* name, const auto& value, const char* want) {
+    check(holds, ErrorCode::kInvalidArgument, "{}: {} with beams (want {})", name, value, want);
+  };
+  const int64_t most = std::min(kMaxBeams, model.max_sequences);
+  check(asked.beams >= 0 && asked.beams <= most, ErrorCode::kInvalidArgument, "beams: {} (want 0 .. {})", asked.beams,
+        most);
+  if (asked.beams == 0) return;
+  const SamplingOptions& o = asked.sampling;
+  require(asked.n <= asked.beams, "n", asked.n, "at most as many texts as there are beams");
+  require(std::isfinite(asked.length_penalty), "length_penalty", asked.length_penalty, "a finite number");
+  require(asked.stop.empty(), "stop", asked.stop.size(), "stop_ids: strings are not looked for in beams");
+  require(asked.prompt_logprobs < 0, "prompt_logprobs", asked.prompt_logprobs, "a request of its own");
+  require(o.temperature == 0 || o.temperature == 1, "temperature", o.temperature, "0 or 1: nothing is drawn");
+  require(o.top_k == 0, "top_k", o.top_k, "0: nothing is drawn");
+  require(o.top_p == 1, "top_p", o.top_p, "1: nothing is drawn");
+  require(o.min_p == 0, "min_p", o.min_p, "0: nothing is drawn");
+  require(o.repetition_penalty == 1, "repetition_penalty", o.repetition_penalty, "1");
+  require(o.presence_penalty == 0, "presence_penalty", o.presence_penalty, "0");
+  require(o.frequency_penalty == 0, "frequency_penalty", o.frequency_penalty, "0");
+}
+
 std::vector<int32_t> prompt_of(GenerationRequest& asked, const ServedModel& model) {
   check(asked.prompt.empty() || asked.prompt_ids.empty(), ErrorCode::kInvalidArgument,
         "both prompt and prompt_ids are given (want one of them)");
@@ -66,6 +89,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   check(!asked.encode, ErrorCode::kInvalidArgument,
         "this model is served to generate texts: for embeddings and scores, serve it with task embed");
   check_numbers(asked, model);
+  check_beams(asked, model);
   StopMatcher stops(asked.stop, asked.include_stop);
   check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,
         "stop strings need a tokenizer and this engine has none: give stop_ids");
@@ -82,6 +106,16 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   request->end_ids = asked.stop_ids;
   if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
+  const auto ends = std::ssize(request->end_ids);
+  check(asked.beams == 0 || asked.beams + ends <= kTopLogprobs, ErrorCode::kInvalidArgument,
+        "{} beams and {} tokens that end a text: want at most {} together", asked.beams, ends, kTopLogprobs);
+  if (asked.beams > 0)
+    request->search.emplace(
+        BeamOptions{.width = asked.beams,
+                    .length_penalty = asked.length_penalty,
+                    .early_stopping = asked.early_stopping,
+                    .limit = std::max<int64_t>(std::min(asked.max_tokens, model.context - tokens), 1),
+                    .end_ids = request->end_ids});
   const SamplingOptions& sampling = asked.sampling;
   request->adjusts = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
                      sampling.frequency_penalty != 0 || !sampling.logit_bias.empty() || asked.min_tokens > 0;
@@ -91,15 +125,17 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     request->adjusted = counts.entries();
     request->max_adjusted = counts.grows() ? model.vocab : counts.entries();
   }
-  request->sequences.resize(static_cast<size_t>(asked.n));
+  request->sequences.resize(static_cast<size_t>(std::max(asked.n, asked.beams)));
   for (size_t i = 0; i < request->sequences.size(); ++i) {
     RequestText& sequence = request->sequences[i];
     sequence.request = request.get();
     sequence.sample = sequence.news.sample = static_cast<int64_t>(i);
+    sequence.closed = sequence.sample >= asked.n;
     sequence.stops = stops;
     if (model.tokenizer) sequence.decoder.emplace(*model.tokenizer, request->text_start, asked.skip_special_tokens);
   }
-  request->open = request->waiting = request->unreported = asked.n;
+  request->open = asked.n;
+  request->waiting = request->unreported = std::ssize(request->sequences);
   request->asked = std::move(asked);
   return request;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "infer/beam_search.h"
 #include "infer/sampler.h"
 #include "infer/scheduler.h"
 #include "infer/stream.h"
@@ -51,7 +52,7 @@ struct Request;
 struct RequestText {
   Request* request = nullptr;
   SequenceId id = -1;                      // the scheduler's
-  int64_t sample = 0;                      // 0 .. n-1
+  int64_t sample = 0;                      // 0 .. n-1; of a search also the beam
   bool started = false;                    // has been part of a step
   bool closed = false;                     // its end is published; later tokens are dropped
   int64_t last_step = 0;                   // the last step that computes it
@@ -77,14 +78,16 @@ struct Request {
   int64_t max_adjusted = 0;           // and the maximum for any of its tokens
   bool text_start = true;             // the prompt has special tokens only
   std::shared_ptr<StreamState> stream = {};
-  std::vector<RequestText> sequences = {};  // n
+  std::optional<BeamSearch> search = {};    // none: its texts are sampled
+  std::vector<RequestText> sequences = {};  // n, or the beams: of these the first n give texts, the others are closed
   int64_t ticket = 0;
-  uint64_t salt = 0;                           // of cache_salt
-  int64_t open = 0;                            // sequences whose end is not published
-  int64_t waiting = 0;                         // sequences that have not been part of a step
-  double submitted = 0;                        // seconds on the engine's clock
-  int64_t unreported = 0;                      // sequences whose end the scheduler has not reported
-  FinishReason outcome = FinishReason::kNone;  // worst finish reason of its sequences
+  uint64_t salt = 0;                                 // of cache_salt
+  int64_t open = 0;                                  // sequences whose end is not published
+  int64_t waiting = 0;                               // sequences that have not been part of a step
+  bool over() const { return sequences[0].over(); }  // of a search, whose texts end together
+  double submitted = 0;                              // seconds on the engine's clock
+  int64_t unreported = 0;                            // sequences whose end the scheduler has not reported
+  FinishReason outcome = FinishReason::kNone;        // worst finish reason of its sequences
 };
 
 // A request that cannot be served, by a kind that the error's code does not tell.

@@ -60,6 +60,9 @@ struct SampleOutput {                   // valid until the next sample()
   std::span<const float> logprobs;      // [R]
   std::span<const float> top_logprobs;  // [R, kTopLogprobs or the whole vocabulary] if asked for
   std::span<const int32_t> top_ids;     // the same
+  // The same of the adjusted logits, as if they were the model's; empty where the step adjusts none.
+  std::span<const float> adjusted_logprobs = {};
+  std::span<const int32_t> adjusted_ids = {};
 };
 inline constexpr int64_t kTopLogprobs = 20;
 
@@ -75,6 +78,8 @@ class Runner {
  public:
   virtual ~Runner() = default;
   virtual const RunnerLimits& limits() const = 0;
+  // Makes ready what the first step would wait for. Of several ranks all call it at once.
+  virtual void warm_up() {}
   virtual void copy_blocks(std::span<const BlockCopy> copies) = 0;  // call before the forward that writes to the copies
   virtual void forward(const StepInput& input) = 0;
   virtual void sample(const SampleInput& input) = 0;

@@ -30,15 +30,16 @@ const SampleInput& SampleBuilder::build(std::span<Row> rows, std::vector<Failure
     RequestText& sequence = *rows[r].sequence;
     const Request& request = *sequence.request;
     SampleRow row = {.temperature = 0};
-    sample_.store[r] = rows[r].draft < 0 && rows[r].ahead == 0 ? rows[r].slot : -1;
+    sample_.store[r] = rows[r].draft < 0 && rows[r].ahead == 0 && rows[r].beams == 0 ? rows[r].slot : -1;
     if (rows[r].target >= 0) {
       sample_.store[r] = -1;
       sample_.top_logprobs |= request.asked.prompt_logprobs > 0;
       sample_.entries.insert(sample_.entries.end(), {static_cast<int32_t>(r), rows[r].target});
       sample_.values.insert(sample_.values.end(), {kCertain, 1, 0});
-    } else if (!sequence.over()) {
-      row = sample_row(request.asked.sampling, sequence.sample, sequence.generated + rows[r].ahead);
-      sample_.top_logprobs |= request.asked.logprobs > 0;
+    } else if (rows[r].beams > 0 ? !request.over() : !sequence.over()) {
+      if (rows[r].beams == 0)
+        row = sample_row(request.asked.sampling, sequence.sample, sequence.generated + rows[r].ahead);
+      sample_.top_logprobs |= rows[r].beams > 0 || request.asked.logprobs > 0;
       if (request.adjusts) add_entries(rows, r);
       if (request.asked.mask && rows[r].ahead == 0) want_masks(rows, r, failed);
     }

@@ -57,8 +57,8 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
                           prompt, options_.context_length, options_.context_length - 1);
     return Refusal::kTooLong;
   }
-  // Sequences that can be preempted only need to fit one at a time.
-  const int64_t n = options_.policy == SchedulingPolicy::kMaxUtilization ? 1 : params.n;
+  // Sequences that can be preempted only need to fit one at a time, beams all at once.
+  const int64_t n = options_.policy == SchedulingPolicy::kMaxUtilization && !params.beams ? 1 : params.n;
   const int64_t limit = output_limit(params, prompt);
   Blocks own, shared;
   request_blocks(prompt, limit, n, own, shared);
@@ -75,10 +75,10 @@ Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& messag
   return Refusal::kNone;
 }
 
-// Sequences take turns: each only needs to fit alone.
+// Sequences take turns: each only needs to fit alone, or with the beams of its search.
 Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& message) const {
   const int64_t limit = output_limit(params, static_cast<int64_t>(params.prompt.size()));
-  const int64_t most = std::min(params.adjusted + limit - 1, params.max_adjusted);
+  const int64_t most = std::min(params.adjusted + limit - 1, params.max_adjusted) * (params.beams ? params.n : 1);
   if (most <= options_.max_adjusted) return Refusal::kNone;
   message = fmt::format(
       "penalties and biases adjust {} logits of the first token and up to {} of the last of {}; a step has room for "
@@ -94,6 +94,12 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
     message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{}{})",
                           params.prompt.size(), params.max_tokens, params.n, options_.max_sequences,
                           scores_alone ? "" : "; 1, without reuse_prefix, where the prompt is scored");
+    return Refusal::kInvalid;
+  }
+  const int64_t together = std::min(options_.token_budget, options_.max_logit_rows);
+  if (params.beams && (params.n > together || params.score_prompt)) {
+    message = fmt::format("{} beams{}: want at most {}, without a scored prompt", params.n,
+                          params.score_prompt ? " and a scored prompt" : "", together);
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
@@ -141,6 +147,7 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
     s = SequenceRecord{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
     s.prompt_length = static_cast<int64_t>(prompt.size());
     s.limit = output_limit(params, s.prompt_length);
+    s.fork_at = s.prompt_length - 1;
     s.adjusted = params.adjusted;
     tokens.assign(prompt.begin(), prompt.end());
     s.tokens = std::move(tokens);
@@ -250,6 +257,7 @@ void Scheduler::hand_over(int32_t record) {
   std::swap(heir.slot, s.slot);
   heir.computed = s.computed;
   heir.furthest = s.furthest;
+  heir.fork_at = s.fork_at;
   insert_running(next);
 }
 
@@ -280,7 +288,10 @@ void Scheduler::end(int32_t record, FinishReason reason) {
 bool Scheduler::cancel(SequenceId id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end() || at(found->second).state == State::kEnded) return false;
-  end(found->second, FinishReason::kCancelled);
+  if (at(found->second).params.beams)
+    end_beams(at(found->second).family, FinishReason::kCancelled);
+  else
+    end(found->second, FinishReason::kCancelled);
   return true;
 }
 
@@ -291,6 +302,7 @@ void Scheduler::expire(double now) {
 
 int64_t Scheduler::draft_room(SequenceId id) const {
   const SequenceRecord& s = find(id);
+  if (s.params.beams) return 0;
   if (s.state != State::kRunning || !s.siblings.empty() || s.sampled != s.delivered() || remaining(s) != 1) return 0;
   return std::min<int64_t>(s.limit - s.sampled - 1, blocks_.options().block_size - 1);  // kNeverEvict: what it reserves
 }
@@ -345,6 +357,13 @@ void Scheduler::commit(int64_t step, std::span<const SampledToken> results) {
   for (size_t i = 0; i < planned.plan.sequences.size(); ++i) {
     const ScheduledSequence& entry = planned.plan.sequences[i];
     if (!entry.samples) continue;
+    if (const auto beams = static_cast<size_t>(entry.beams); beams > 0) {
+      check(taken + beams <= results.size(), ErrorCode::kInternal, "scheduler: {} results of {} beams in step {}",
+            results.size() - taken, beams, step);
+      deliver_beams(std::span(planned.records).subspan(i, beams), entry.id, results.subspan(taken, beams));
+      taken += beams, i += beams - 1;
+      continue;
+    }
     size_t count = 0;
     for (; taken + count < results.size() && results[taken + count].id == entry.id; ++count) {
     }
@@ -372,6 +391,7 @@ void Scheduler::fail_running() {
     SequenceRecord& s = at(by_id_.at(order.second));
     s.sampled = s.delivered();
     s.drafted = 0;
+    for (int32_t sibling : s.siblings) at(sibling).sampled = at(sibling).delivered();
   }
   blocks_.forget_cache();
   stats_.running = 0;

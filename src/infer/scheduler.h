@@ -28,6 +28,10 @@
 //     nothing else of the sequence is planned: its next token is known to neither host nor device. The slots of wrong
 //     drafts are taken back at commit(); only tokens delivered are published. Drafts never cost another sequence its
 //     token, row, adjusted logit or block of a step.
+//   - Beams: the n sequences of a request are one search. They are admitted, preempted and ended together, and compute
+//     their last tokens in one step or none. Each result of that step says which beam it goes on: a beam then owns that
+//     one's blocks, by a fork, and its tokens. Nothing is planned of them before these are known. After a preemption
+//     the first one computes what all have in common, the others fork from it.
 //   - The adjusted logits of a step are assigned in that order; a sequence whose own do not fit waits for a later step.
 //   - Every sequence is reported exactly once by take_finished(), with the reason.
 #pragma once
@@ -63,7 +67,7 @@ struct SchedulerOptions {
 
 enum class Refusal {
   kNone,
-  kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences
+  kInvalid,    // empty prompt, max_tokens < 1, n < 1, n > max_sequences, more beams than a step has tokens or rows
   kTooLong,    // the prompt leaves no room in the context for a token
   kNeverFits,  // even alone it needs more blocks than the cache or more adjusted logits than a step has
   kQueueFull,  // retry later
@@ -83,6 +87,7 @@ struct SequenceParams {
   // Logits of every prompt token are wanted once: each is a row, and an adjusted logit, of a step. For n = 1, without
   // reuse_prefix.
   bool score_prompt = false;
+  bool beams = false;  // the n sequences are the beams of one search
 };
 
 struct Submitted {
@@ -100,6 +105,7 @@ struct ScheduledSequence {
   int32_t drafts = 0;       // its last tokens, guessed: each of them has a row too, after that of the token before
   int32_t scores = 0;       // prompt tokens whose rows give logits too,
   int64_t scores_from = 0;  // from this position on
+  int32_t beams = 0;        // of the search that it samples for: their entries follow one another
   bool samples = false;     // the rows of its last token, or of its last true token and the drafts, give logits;
                             // commit() gets the tokens
   std::span<const int32_t> ids =
@@ -124,6 +130,7 @@ struct SampledToken {
   SequenceId id = 0;
   int32_t token = 0;
   FinishReason end = FinishReason::kNone;  // kStop or kError ends the sequence with this token (kError: without it)
+  SequenceId parent = -1;                  // of a beam: whose tokens, of the same search, this one follows; -1: its own
   int64_t adjusted = -1;                   // logits adjusted from now on; -1: unknown, one more up to max_adjusted
 };
 
@@ -154,7 +161,7 @@ class Scheduler {
   // until its commit, an empty one until the next call. kInternal with more than kMaxInFlight steps in flight.
   const StepPlan& schedule(double now);
   // Results of a step, called in step order, in the plan's order: an entry for each sampling sequence, and behind it
-  // one for each of its drafts that was right, but none after one that ends the sequence.
+  // one for each of its drafts that was right, but none after one that ends the sequence. Of beams all end or none.
   void commit(int64_t step, std::span<const SampledToken> results);
   // How many drafts the sequence can take in the next schedule(); 0 unless it decodes and its tokens are all delivered.
   int64_t draft_room(SequenceId id) const;
@@ -186,6 +193,7 @@ class Scheduler {
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
     int64_t scored = 0;                 // score_prompt: prompt tokens whose rows are planned
+    int64_t fork_at = 0;                // tokens that it computes for its siblings too
     int64_t furthest = 0;               // the largest `computed` so far: tokens below it are recomputed
     int64_t adjusted = 0;               // logits, for the next token after those delivered
     std::vector<int32_t> proposed;      // its last token and the drafts behind it,
@@ -232,6 +240,17 @@ class Scheduler {
   void hand_over(int32_t record);
   void end(int32_t record, FinishReason reason);
 
+  void deliver_beams(std::span<const int32_t> beams, SequenceId first, std::span<const SampledToken> results);
+  void take_parents(std::span<const int32_t> beams, std::span<const SampledToken> results);
+  void end_beams(SequenceId family, FinishReason reason);
+  int64_t common_tokens(const SequenceRecord& leader) const;
+  size_t planned_together(size_t position) const;
+  int64_t decodes_at(size_t position) const;
+  void plan_at(size_t position, PlannedStep& planned);
+  void plan_beams(size_t first, PlannedStep& planned);
+  void preempt_beams(PlannedStep& planned);
+  int64_t prompt_blocks(const SequenceRecord& s, int group) const;
+  bool fits(std::span<const int32_t> records, int64_t tokens, bool with_deferred) const;
   void deliver(int32_t record, const ScheduledSequence& entry, std::span<const SampledToken> results);
   int64_t remaining(const SequenceRecord& s) const;
   int64_t adjusted_logits(const SequenceRecord& s) const;
@@ -250,7 +269,7 @@ class Scheduler {
   void open_table(SequenceRecord& s);
   void start(int32_t record);
   bool fork_if_ready(int32_t record);
-  bool make_room(size_t position, int64_t tokens, PlannedStep& planned);
+  bool make_room(size_t position, int64_t tokens, PlannedStep& planned, size_t count = 1);
   void plan_one(size_t position, PlannedStep& planned);
   void plan_chunk(size_t position, PlannedStep& planned);
   void plan_tokens(int32_t record, int64_t count, PlannedStep& planned, int64_t drafts = 0);

@@ -8,8 +8,8 @@ namespace octet {
 
 // Tokens the sequence can compute before another sample must be planned.
 int64_t Scheduler::remaining(const SequenceRecord& s) const {
-  if (!s.siblings.empty()) return s.prompt_length - 1 - s.computed;
-  if (s.drafted > 0) return 0;
+  if (!s.siblings.empty()) return s.fork_at - s.computed;
+  if (s.drafted > 0 || (s.params.beams && s.sampled > s.delivered())) return 0;
   if (s.sampled == s.limit) return 0;
   return s.prompt_length + s.sampled - s.computed;
 }
@@ -104,22 +104,30 @@ void Scheduler::plan_running(PlannedStep& planned) {
   for (int32_t record : running_) {
     const SequenceRecord& s = at(record);
     if (s.drafted == 0) blocks_.slide(s.table);  // not on tokens that may be taken back
-    if (remaining(s) == 1) ++planned.decodes_ahead;
     planned.adjusted_spare -= adjusted_logits(s);
   }
+  for (size_t i = 0; i < running_.size(); i += planned_together(i)) planned.decodes_ahead += decodes_at(i);
   // A row for each sequence and for one to admit; a block's tokens for prompts.
   const auto running = static_cast<int64_t>(running_.size());
   const int64_t rows = std::min(running + 1, options_.max_sequences);
   planned.drafts_left =
       std::min(options_.max_logit_rows - rows, options_.token_budget - running - blocks_.options().block_size);
   may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    const SequenceRecord& s = at(running_[i]);
-    if (remaining(s) == 1) --planned.decodes_ahead;
-    plan_one(i, planned);
-    if (remaining(s) > 1) promise(s, planned);
+  for (size_t i = 0; i < running_.size();) {
+    planned.decodes_ahead -= decodes_at(i);
+    plan_at(i, planned);
+    for (const size_t end = i + planned_together(i); i < end; ++i)
+      if (remaining(at(running_[i])) > 1) promise(at(running_[i]), planned);
   }
   may_preempt_ = false;
+}
+
+void Scheduler::plan_at(size_t position, PlannedStep& planned) {
+  const SequenceRecord& s = at(running_[position]);
+  if (s.params.beams && s.siblings.empty())
+    plan_beams(position, planned);
+  else
+    plan_one(position, planned);
 }
 
 void Scheduler::plan_one(size_t position, PlannedStep& planned) {
@@ -137,10 +145,11 @@ void Scheduler::plan_one(size_t position, PlannedStep& planned) {
 void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
   const int32_t record = running_[position];
   const SequenceRecord& s = at(record);
-  const int64_t block_size = blocks_.options().block_size, left = remaining(s);
+  const bool beam = s.params.beams && s.siblings.empty();  // its last token is computed with those of all beams
+  const int64_t block_size = blocks_.options().block_size, left = remaining(s) - (beam ? 1 : 0);
   const auto whole_blocks = [&](int64_t count) { return (s.computed + count) / block_size * block_size - s.computed; };
   int64_t count = std::min({left, planned.tokens_left - planned.decodes_ahead, scorable(s, planned)});
-  if (count == left && s.siblings.empty() && !may_sample(s, planned)) --count;
+  if (count == left && s.siblings.empty() && !beam && !may_sample(s, planned)) --count;
   const int64_t whole = count < left ? whole_blocks(count) : count;
   if (whole > 0 || !s.params.score_prompt) count = whole;  // a step may have fewer rows than a block has tokens
   if (count <= 0 || !make_room(position, std::min(left, block_size), planned)) return;
@@ -148,12 +157,16 @@ void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
   if (count > 0) plan_tokens(record, count, planned);
 }
 
-// True when `tokens` more fit now. Otherwise later sequences are preempted until they will fit once the steps in flight
-// are done: blocks used by those steps are free only then.
-bool Scheduler::make_room(size_t position, int64_t tokens, PlannedStep& planned) {
-  const TableId table = at(running_[position]).table;
-  while (blocks_.room(table, tokens) < tokens) {
-    if (!may_preempt_ || blocks_.room(table, tokens, true) >= tokens || position + 1 == running_.size()) return false;
+// True when `tokens` more fit now, for each of `count` sequences. Otherwise later sequences are preempted until they
+// will fit once the steps in flight are done: blocks used by those steps are free only then.
+bool Scheduler::make_room(size_t position, int64_t tokens, PlannedStep& planned, size_t count) {
+  const SequenceRecord& s = at(running_[position]);
+  const auto has_room = [&](bool with_deferred) {
+    return fits(std::span(running_).subspan(position, count), tokens, with_deferred);
+  };
+  while (!has_room(false)) {
+    const bool last = s.params.beams ? at(running_.back()).family == s.family : position + 1 == running_.size();
+    if (!may_preempt_ || last || has_room(true)) return false;
     preempt(running_.back(), planned);
   }
   return true;
@@ -161,6 +174,7 @@ bool Scheduler::make_room(size_t position, int64_t tokens, PlannedStep& planned)
 
 void Scheduler::preempt(int32_t record, PlannedStep& planned) {
   SequenceRecord& s = at(record);
+  if (s.params.beams && s.siblings.empty()) return preempt_beams(planned);
   if (remaining(s) == 1) --planned.decodes_ahead;
   leave(record);
   s.computed = 0;
@@ -188,6 +202,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned,
   entry.count = static_cast<int32_t>(count);
   entry.drafts = static_cast<int32_t>(drafts);
   entry.samples = s.siblings.empty() && count - drafts == remaining(s);
+  if (s.params.beams && entry.samples) entry.beams = static_cast<int32_t>(s.params.n);
   if (drafts > 0)
     entry.ids = std::span(s.proposed).first(static_cast<size_t>(count));
   else if (s.computed < static_cast<int64_t>(s.tokens.size()))
@@ -207,10 +222,11 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned,
   if (entry.samples) plan_sample(s, drafts, planned);
 }
 
-// Forks when all of the prompt but its last token is computed; each of the n sequences computes that token itself.
+// Forks when all of the prompt but its last token is computed, or what beams have in common; each of the n sequences
+// computes that token itself.
 bool Scheduler::fork_if_ready(int32_t record) {
   SequenceRecord& s = at(record);
-  if (s.siblings.empty() || s.computed < s.prompt_length - 1) return false;
+  if (s.siblings.empty() || s.computed < s.fork_at) return false;
   for (int32_t sibling : s.siblings) {
     SequenceRecord& fork = at(sibling);
     fork.table = blocks_.fork(s.table);
@@ -234,7 +250,8 @@ void Scheduler::admit(PlannedStep& planned) {
     if (!try_admit(record, planned)) return;
     const auto family = at(record).siblings.size();
     const size_t count = fork_if_ready(record) ? family + 1 : 1;
-    for (size_t i = 0, first = position_of(record); i < count; ++i) plan_one(first + i, planned);
+    const size_t first = position_of(record);
+    for (size_t i = first; i < first + count; i += planned_together(i)) plan_at(i, planned);
     if (remaining(at(record)) > 1) promise(at(record), planned);
   }
 }
@@ -286,8 +303,8 @@ bool Scheduler::reserve(SequenceRecord& s) {
 
 void Scheduler::promise(const SequenceRecord& s, PlannedStep& planned) const {
   for (int g = 0; g < blocks_.groups(); ++g) {
-    const int64_t want = blocks_.peak_blocks(g, s.computed + remaining(s), blocks_.options().block_size);
-    planned.promised[static_cast<size_t>(g)] += std::max<int64_t>(0, want - blocks_.held(s.table, g));
+    const int64_t want = prompt_blocks(s, g) - blocks_.held(s.table, g);
+    planned.promised[static_cast<size_t>(g)] += std::max<int64_t>(0, want);
   }
 }
 
@@ -306,16 +323,16 @@ Scheduler::Blocks Scheduler::free_for_prompts(const PlannedStep& planned) const 
 // kMaxUtilization: whether the whole prompt fits.
 bool Scheduler::fits_now(const SequenceRecord& s, const PlannedStep& planned) const {
   const Blocks free = free_for_prompts(planned);
-  for (int g = 0; g < blocks_.groups(); ++g) {
-    const int64_t want = blocks_.peak_blocks(g, s.computed + remaining(s), blocks_.options().block_size);
-    if (want - blocks_.held(s.table, g) > free[static_cast<size_t>(g)]) return false;
-  }
+  for (int g = 0; g < blocks_.groups(); ++g)
+    if (prompt_blocks(s, g) - blocks_.held(s.table, g) > free[static_cast<size_t>(g)]) return false;
   return true;
 }
 
 void Scheduler::open_table(SequenceRecord& s) {
   s.table = blocks_.create(s.params.adapter, s.params.salt);
-  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, s.tokens) : 0;
+  const std::span tokens(s.tokens);  // of beams not beyond what all have in common
+  const auto most = static_cast<size_t>(s.siblings.empty() ? std::ssize(tokens) : s.fork_at + 1);
+  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, tokens.first(most)) : 0;
 }
 
 void Scheduler::start(int32_t record) {

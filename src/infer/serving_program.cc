@@ -31,8 +31,8 @@ struct Group {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda)
-      : model_(model), options_(options), cuda_(cuda) {
+  ProgramBuilder(const ModelSpec& model, const ServingOptions& options, std::optional<int64_t> free_bytes)
+      : model_(model), options_(options), free_bytes_(free_bytes) {
     set_limits();
     base_ = logits_graph(1, 1);
     find_groups();
@@ -49,7 +49,12 @@ class ProgramBuilder {
       program.add_graph(
           copy_blocks_graph(out_.copies.back(), program.graph(out_.mixed.back().graph), g, block_size_, kCopyPairs));
     }
-    out_.plan = compile(std::move(program), {.target = options_.target, .recipe = options_.recipe});
+    CompileOptions compiled{.target = options_.target, .recipe = options_.recipe};
+    compiled.parallel.mesh[Axis::kTensor] = static_cast<int32_t>(options_.tensor);
+    out_.plan = compile(std::move(program), compiled);
+    for (const StateEntry& entry : out_.plan.program.states())  // of one block, this rank's heads
+      if (const auto member = members.find(entry.name); member != members.end())
+        groups_[member->second].block_bytes += entry.type.bytes();
     const std::vector<int64_t> blocks = choose_blocks();
     set_cache_blocks(out_.plan, members, blocks, block_size_);
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -102,11 +107,6 @@ class ProgramBuilder {
       Group group{.window = window, .sequence_blocks = table_columns_};
       if (window > 0) group.sequence_blocks = std::min(table_columns_, ceil_div(window, block_size_) + 1);
       group.least_blocks = std::min(table_columns_, ceil_div(out_.limits.tokens, block_size_) + group.sequence_blocks);
-      for (const Node& node : base_.nodes()) {
-        if (node.op != Op::kAttention || node.attrs.get_or<int64_t>("window", 0) != window) continue;
-        const int64_t width = base_.shape(node.inputs[1]).cols() + base_.shape(node.inputs[2]).cols();
-        group.block_bytes += width * block_size_ * dtype_bytes(options_.cache_dtype);
-      }
       groups_.push_back(group);
     }
     check(!groups_.empty(), ErrorCode::kUnsupported, "serving: the model has no attention");
@@ -190,10 +190,12 @@ class ProgramBuilder {
     return blocks;
   }
 
+  int64_t free_bytes() const { return free_bytes_ ? *free_bytes_ : free_memory(options_.target.device); }
+
   // Bytes of the device's free memory that remain for caches.
   int64_t bytes_left() const {
     const bool cuda = options_.target.device == Device::kCuda;
-    const int64_t free = free_memory(options_.target.device, cuda_);
+    const int64_t free = free_bytes();
     if (free == 0) return sequence_bytes() * out_.limits.sequences;  // not known: as much as can be used
     const double fraction = cuda ? options_.memory_fraction : std::min(options_.memory_fraction, 0.5);
     return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - (cuda ? kReserve : 0);
@@ -205,7 +207,8 @@ class ProgramBuilder {
     const double per_token = static_cast<double>(least) / static_cast<double>(context);
     const int64_t fits = budget > 0 ? static_cast<int64_t>(static_cast<double>(budget) / per_token) : 0;
     if (fits >= block_size_) ways += fmt::format("use a context of {}", fits / block_size_ * block_size_);
-    if (!is_fp8(options_.cache_dtype)) ways += fmt::format("{}a KV cache of e4m3", ways.empty() ? "use " : " or ");
+    if (dtype_bytes(options_.cache_dtype) > 1)
+      ways += fmt::format("{}a KV cache of e4m3 or int8", ways.empty() ? "use " : " or ");
     if (options_.kv_cache_bytes > 0)
       fail(
           ErrorCode::kOutOfMemory,
@@ -220,13 +223,12 @@ class ProgramBuilder {
          "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} of {} "
          "free may be used: {} bytes are missing; {}",
          gigabytes(weights), gigabytes(activations), gigabytes(least), context,
-         gigabytes(budget + weights + activations), gigabytes(free_memory(options_.target.device, cuda_)),
-         least - budget, ways);
+         gigabytes(budget + weights + activations), gigabytes(free_bytes()), least - budget, ways);
   }
 
   const ModelSpec& model_;
   const ServingOptions& options_;
-  const CudaOptions& cuda_;
+  const std::optional<int64_t> free_bytes_;
   ServingProgram out_;
   int64_t block_size_ = 16, table_columns_ = 0;
   ServingStates states_;
@@ -251,8 +253,9 @@ std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multip
   return sizes;
 }
 
-ServingProgram build_serving_program(const ModelSpec& model, const ServingOptions& options, const CudaOptions& cuda) {
-  return ProgramBuilder(model, options, cuda).run();
+ServingProgram build_serving_program(const ModelSpec& model, const ServingOptions& options,
+                                     std::optional<int64_t> free_bytes) {
+  return ProgramBuilder(model, options, free_bytes).run();
 }
 
 }  // namespace octet

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct ServingOptions {
   Recipe recipe = {};
   DType cache_dtype = DType::kF32;
   bool cache_scales = false;       // FP8 cache: scales are loaded with the weights
+  int64_t tensor = 1;              // ranks that share the model; bytes below are those of each
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
   int64_t max_sequences = 256;     // in a step
   int64_t max_step_tokens = 2048;  // in a step
@@ -61,9 +63,10 @@ inline constexpr int64_t kCopyPairs = 64;  // (from, to) pairs per run of a copy
 // `multiple`.
 std::vector<int64_t> bucket_sizes(int64_t smallest, int64_t most, int64_t multiple = 1);
 
-// Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory with the missing bytes
-// and a context that would fit.
+// The program of each of options.tensor ranks. `free_bytes`: of memory on the rank that has the least; none: as the
+// device says, 0: not known. Throws kInvalidArgument for options that contradict the model or each other, kOutOfMemory
+// with the missing bytes and a context that would fit.
 ServingProgram build_serving_program(const ModelSpec& model, const ServingOptions& options,
-                                     const CudaOptions& cuda = {});
+                                     std::optional<int64_t> free_bytes = {});
 
 }  // namespace octet

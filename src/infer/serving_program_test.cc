@@ -59,7 +59,8 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     EXPECT_NE(error.message().find("context 256 needs 131072 bytes of KV cache"), std::string::npos) << error.message();
     EXPECT_NE(error.message().find("kv_cache_bytes gives 65536: 65536 bytes are missing"), std::string::npos);
-    EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("use a context of 128 or a KV cache of e4m3 or int8"), std::string::npos)
+        << error.message();
   }
   // No cache size helps if the weights do not fit.
   try {
@@ -115,6 +116,33 @@ TEST(ServingProgram, NoProductOfInt8StaysInTheComputeType) {
     EXPECT_NE(error.message().find("recipe int8 has products of i8 by i8 codes, for which"), std::string::npos)
         << error.message();
   }
+}
+
+// In e4m3 with a scale a row, where the target has products of its shape and the recipe does not keep it.
+TEST(ServingProgram, TheHeadBesideIntegerWeights) {
+  const auto heads_in_codes = [](const char* recipe, int64_t vocab) {
+    ServingOptions served = options(1 << 22);
+    served.recipe = parse_recipe(recipe), served.target = h200_target();
+    ModelConfig config = model();
+    config.vocab_size = vocab;
+    const ServingProgram program = build_serving_program(config, served);
+    int64_t codes = 0, plain = 0;
+    for (const Graph& graph : program.plan.program.graphs()) {
+      for (const Node& node : graph.nodes()) {
+        if (!node.attrs.get_or("head", false)) continue;
+        ++(node.op == Op::kScaledMatmul ? codes : plain);
+        if (node.op != Op::kScaledMatmul) continue;
+        for (size_t side : {0, 2}) EXPECT_EQ(graph.dtype(node.inputs[side]), DType::kE4M3) << node.name;
+        EXPECT_EQ(node.attr<std::string>("scaling_b"), "row");
+      }
+    }
+    EXPECT_NE(codes > 0, plain > 0) << recipe;
+    return codes > 0;
+  };
+  EXPECT_TRUE(heads_in_codes("w4a8", 512));
+  EXPECT_FALSE(heads_in_codes("w4a8", 500));
+  EXPECT_FALSE(heads_in_codes("w4a8-head16", 512));
+  EXPECT_FALSE(heads_in_codes("w4a16", 512));
 }
 
 TEST(ServingProgram, RefusesAContextTheModelHasNoPositionsFor) {

@@ -17,6 +17,7 @@ void clear(GenerationEvent& event) {
   event.values.clear();
   if (event.finished == FinishReason::kNone) return;
   event.finished = FinishReason::kNone;
+  event.score = 0;
   event.stop.clear();
   event.stop_id = -1;
   event.error_kind = ErrorKind::kNone;
@@ -103,6 +104,7 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
     }
     if (news.finished != FinishReason::kNone) {
       pending.finished = news.finished;
+      pending.score = news.score;
       pending.stop = news.stop;
       pending.stop_id = news.stop_id;
       pending.error_kind = news.error_kind;

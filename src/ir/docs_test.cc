@@ -38,9 +38,12 @@ std::string memory_facts(const OpFacts& facts) {
   std::string text;
   auto add = [&](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
   if (facts.view) add("view");
-  if (facts.must_alias >= 0) add("must alias input " + std::to_string(facts.must_alias));
+  for (size_t r = 0; r < facts.must_alias.size(); ++r) {
+    add((r > 0 ? std::to_string(r) + " " : "") + "must alias input " + std::to_string(facts.must_alias[r]));
+  }
   for (int input : facts.in_place) {
-    if (!facts.view && input != facts.must_alias) add("0 in place of " + std::to_string(input));
+    if (!facts.view && std::ranges::find(facts.must_alias, input) == facts.must_alias.end())
+      add("0 in place of " + std::to_string(input));
   }
   for (auto [result, input] : facts.in_place_others) {
     add(std::to_string(result) + " in place of " + std::to_string(input));

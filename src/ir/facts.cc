@@ -103,14 +103,12 @@ bool may_take_over(const Node& node, int result, int input) {
 int must_alias(const Node& node, int result) {
   if (node.op == Op::kFusion)
     return aliased_leaf(*node.body, node.body->outputs().at(static_cast<size_t>(result)).value);
-  return result == 0 ? op_facts(node.op).must_alias : -1;
+  const std::vector<int>& inputs = op_facts(node.op).must_alias;
+  return static_cast<size_t>(result) < inputs.size() ? inputs[static_cast<size_t>(result)] : -1;
 }
 
 std::vector<int> overwritten_inputs(const Node& node) {
-  if (node.op != Op::kFusion) {
-    const int aliased = must_alias(node, 0);
-    return aliased < 0 ? std::vector<int>{} : std::vector<int>{aliased};
-  }
+  if (node.op != Op::kFusion) return op_facts(node.op).must_alias;
   std::vector<int> inputs;
   for (const Node& member : node.body->nodes()) {
     for (int input : overwritten_inputs(member)) {

@@ -60,16 +60,18 @@ struct OpFacts {
   // An optimiser's update of one parameter -> param, moments...: input 0 is the parameter, input 1 its gradient; where
   // its moments and its scalars (lr, step, clip, finite) begin among the inputs. `moments` -1: no update.
   int moments = -1, first_moment = 2, first_scalar = 4;
-  int must_alias = -1;              // input that result 0 must share storage with (scatter_rows: 0)
-  bool row_wise = false;            // a row of result 0 depends on the same row of the in_place inputs only
-  bool elementwise = false;         // result 0 depends on the same element of its inputs only (after broadcast)
-  bool view = false;                // result 0 is the input's bytes under another shape (reshape)
-  bool collective = false;          // needs the other ranks, or the place of this one
-  bool cheap_to_recompute = false;  // selective recompute may clone it: few FLOPs per byte kept
-  const char* meaning = "";         // one line for docs/ir.md
+  std::vector<int> must_alias = {};  // per result, the first ones: the input whose storage it must share
+  bool row_wise = false;             // a row of result 0 depends on the same row of the in_place inputs only
+  bool elementwise = false;          // result 0 depends on the same element of its inputs only (after broadcast)
+  bool view = false;                 // result 0 is the input's bytes under another shape (reshape)
+  bool collective = false;           // needs the other ranks, or the place of this one
+  bool cheap_to_recompute = false;   // selective recompute may clone it: few FLOPs per byte kept
+  const char* meaning = "";          // one line for docs/ir.md
 };
 
 const OpFacts& op_facts(Op op);
+// Rows into slots of a table: of a cache above all.
+inline bool is_scatter(Op op) { return op == Op::kScatterRows || op == Op::kScatterCodes; }
 inline bool is_optimizer_update(Op op) { return op_facts(op).moments >= 0; }
 
 // A forward product of a linear's weight, or of the experts' weights that stand for one; not the output head, no
@@ -91,7 +93,7 @@ std::vector<Layout> infer_layouts(const Graph& graph, const Node& node);
 // on it, and none reads the input afterwards; or members_independent holds of it.
 bool may_take_over(const Node& node, int result, int input);
 
-// The input whose storage result `result` of the node must share; -1: none. For an op its facts say so (result 0); a
+// The input whose storage result `result` of the node must share; -1: none. For an op its facts say so; a
 // fusion's result must where its body's output was made, through members that must and views, in an input of the body.
 int must_alias(const Node& node, int result);
 // The inputs that the node writes over: those of must_alias, and those a fusion's members overwrite without giving the

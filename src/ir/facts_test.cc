@@ -34,6 +34,8 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %params = input : f32[4,3] @params
   %seeds = input : i64[4,3] @seeds
   %cache = state : e4m3[12,8] @cache
+  %slots8 = state : i8[12,8] @slots8
+  %slots8s = state : f32[12,2] @slots8s
   %big = input : f32[200,300] @big
   %a = input : e4m3[200,300] @a
   %b = input : e5m2[64,300] @b
@@ -235,6 +237,10 @@ const std::vector<Case>& cases() {
       {"%y = scatter_rows %pairs, %x, %ids",
        "scatter_rows: rows of f32 are rounded or scaled into a table of i32 (want a float type) in node "},
       {"%y = scatter_rows %pairs, %pairs, %ids, %one", "scatter_rows: input 1 is i32"},
+      {"%y = scatter_codes %slots8, %h, %ids, %slots8s", "i8[12,8] f32[12,2]"},
+      {"%y = scatter_codes %cache, %h, %ids, %slots8s", "scatter_codes: the table is e4m3[12,8] (want i8) in node "},
+      {"%y = scatter_codes %slots8, %h, %ids, %x",
+       "scatter_codes: scales are f32[4,8] (want f32[12, G], G a divisor of 8) in node "},
       {"%y = copy_blocks %cache, %pairs {block_size=3}", "e4m3[12,8]"},
       {"%y = copy_blocks %cache, %blocks {block_size=3}",
        "copy_blocks: pairs is [2,5] (want [P,2]: from, to) in node "},
@@ -254,6 +260,12 @@ const std::vector<Case>& cases() {
       {"%y = paged_attention %h, %cache, %cache, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
        "block_size=5}",
        "paged_attention: cache 1 is e4m3[12,8] (want whole blocks of 5 rows of 8) in node "},
+      {"%y = paged_attention %h, %slots8, %slots8, %seg, %lens, %blocks, %slots8s, %slots8s {heads=2, kv_heads=2, "
+       "head_dim=4, scale=0.5, block_size=3}",
+       "bf16[4,8]"},
+      {"%y = paged_attention %h, %slots8, %slots8, %seg, %lens, %blocks {heads=2, kv_heads=2, head_dim=4, scale=0.5, "
+       "block_size=3}",
+       "paged_attention: a cache of i8 needs k_scale_inv in node "},
       {"%y = fusion %x body graph @b %0 = input : f32[4,8] @x %1 = reduce %0 {reduction=\"sum\", axis=\"all\"} "
        "output @a %0 output @b %1 end",
        "f32[4,8] f32[1]"},
@@ -288,7 +300,8 @@ TEST(Facts, EveryOpHasAShapeCase) {
 TEST(Facts, AliasesNameInputsThatFit) {
   for (const OpInfo& info : all_ops()) {
     const OpFacts& facts = op_facts(info.op);
-    EXPECT_LT(facts.must_alias, info.max_inputs < 0 ? 1 : info.max_inputs) << info.name;
+    EXPECT_LE(static_cast<int>(facts.must_alias.size()), std::max(info.results, 1)) << info.name;
+    for (int input : facts.must_alias) EXPECT_LT(input, info.max_inputs) << info.name;
     for (auto [result, input] : facts.in_place_others) {
       EXPECT_LT(result, info.results) << info.name;
       EXPECT_LT(input, info.max_inputs) << info.name;

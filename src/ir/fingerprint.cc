@@ -61,6 +61,7 @@ class Hash {
   void add(const StateEntry& entry) {
     add(entry.name, entry.type, entry.role, entry.param, entry.index, entry.initial, entry.placements);
     if (!entry.layout.copies()) add(entry.layout);
+    if (entry.slots != 1) add(entry.slots);
   }
 
   uint64_t state_ = 0;

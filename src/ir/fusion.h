@@ -27,7 +27,7 @@ enum class Producer : uint8_t {
   kRope,
   kPlain,        // no producer: sinks of one input; or compute_scale and the quantize that reads it
   kProduct,      // matmul or scaled_matmul with its bias, or with slices of its columns
-  kScatterRows,  // the scatter_rowss of a layer's keys and values, and the ropes before them
+  kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, and the ropes before them
   kUpdate,       // updates of states side by side
 };
 inline constexpr int kProducers = 11;

@@ -73,7 +73,8 @@ class Localizer {
     if (node.layouts.empty()) return;
     std::vector<int64_t> counted;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const AxisSet copied = node.layouts[0].due(Pending::kSum) - graph_.layout(node.inputs[i]).cut_axes();
+      const AxisSet copied =
+          node.layouts[0].due(Pending::kSum) - graph_.layout(node.inputs[i]).cut_axes() - Axis::kPipeline;
       const AxisList axes = copied.list();
       if (std::all_of(axes.begin(), axes.end(), [&](Axis axis) { return at_[axis] == 0; }))
         counted.push_back(static_cast<int64_t>(i));
@@ -116,15 +117,36 @@ Placement part_of(const Placement& whole, const StateEntry& entry, const Shape& 
   return part;
 }
 
+// The part of one of several tensors that lie side by side in a state, each cut by itself: the box begins where the
+// whole one's place does.
+Placement own_part_of(const Placement& whole, const Layout& layout, const Mesh& mesh, const Coordinate& at) {
+  Placement part = whole;
+  for (size_t d = 0; d < part.dims.size(); ++d) {
+    PlacedDim& dim = part.dims[d];
+    const auto axis = static_cast<int>(d);
+    dim.extent = dim.run = whole.shape[axis] / mesh.parts(layout.cut_axes(axis));
+    dim.origin = first_element(layout, axis, dim.extent, mesh, at);
+    dim.run_stride = dim.stride * dim.extent;
+  }
+  return part;
+}
+
 }  // namespace
 
 void localize(Program& program, const Coordinate& at) {
   const Mesh mesh = program.mesh();
   for (StateEntry& entry : program.states()) {
-    if (entry.layout.cuts.empty()) continue;
+    if (entry.layout.cuts.empty() && entry.slots > 0) continue;
     const Shape state = whole_shape(entry.type.shape, entry.layout, mesh);
     if (entry.placements.empty()) entry.placements = {place_rows(entry.param, state)};
-    for (Placement& placement : entry.placements) placement = part_of(placement, entry, state, mesh, at);
+    const bool joined = entry.placements.size() > 1;
+    for (Placement& placement : entry.placements) {
+      if (entry.slots > 0)
+        placement =
+            joined ? own_part_of(placement, entry.layout, mesh, at) : part_of(placement, entry, state, mesh, at);
+      else  // another stage's
+        for (PlacedDim& dim : placement.dims) dim.extent = dim.run = 0;
+    }
   }
   for (Graph& graph : program.graphs()) localize(graph, at);
 }

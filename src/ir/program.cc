@@ -11,7 +11,8 @@ namespace octet {
 const char* state_role_name(StateRole role) {
   constexpr const char* kNames[] = {"master",  "compute",  "codes",       "scale_inv",       "zero",
                                     "columns", "scale",    "amax",        "amax_history",    "gradient",
-                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv", "buffer"};
+                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv", "buffer",
+                                    "saved",   "transfer"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -21,11 +22,14 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
                        index & kTransposedCodes ? "_t" : "");
   };
   const auto cache = [&](const char* what) {
-    return fmt::format("kv.{}.{}{}", param, index == kKeys ? "k" : "v", what);
+    constexpr const char* kSides[] = {"k", "v", "k_scales", "v_scales"};
+    return fmt::format("kv.{}.{}{}", param, kSides[index], what);
   };
   switch (role) {
     case StateRole::kMaster:
-    case StateRole::kBuffer: return param;
+    case StateRole::kBuffer:
+    case StateRole::kSaved: return param;
+    case StateRole::kTransfer: return "peer." + param;
     case StateRole::kCompute: return fmt::format("{}.{}", param, dtype_name(dtype));
     case StateRole::kCodes: return form("codes");
     case StateRole::kScaleInv: return form("scale_inv");
@@ -41,6 +45,10 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
     case StateRole::kCacheScaleInv: return cache("_scale_inv");
   }
   return param;
+}
+
+int64_t slot_bytes(const StateEntry& entry, int64_t alignment) {
+  return (entry.type.bytes() + alignment - 1) / alignment * alignment * entry.slots;
 }
 
 StateEntry& Program::add_state(StateEntry entry) {
@@ -75,7 +83,8 @@ const StateEntry* Program::find_state(const std::string& param, StateRole role, 
 
 int64_t Program::state_bytes(std::initializer_list<StateRole> roles) const {
   int64_t bytes = 0;
-  for (const StateEntry& entry : states_) bytes += std::ranges::count(roles, entry.role) * entry.type.bytes();
+  for (const StateEntry& entry : states_)
+    bytes += std::ranges::count(roles, entry.role) * entry.type.bytes() * entry.slots;
   return bytes;
 }
 
@@ -134,7 +143,7 @@ std::vector<LogicalState> logical_states(const Program& program) {
   for (const StateEntry& entry : program.states()) {
     const bool codes = entry.role >= StateRole::kCodes && entry.role <= StateRole::kColumns;
     const bool copy = entry.role == StateRole::kCompute || (codes && training);
-    if (copy || entry.role == StateRole::kKvCache || entry.role == StateRole::kBuffer) continue;
+    if (copy || entry.role == StateRole::kKvCache || entry.role >= StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.shape};
       const bool own = at.param == entry.param;  // else one of several parameters in the entry
@@ -151,6 +160,18 @@ std::vector<LogicalState> logical_states(const Program& program) {
       add(place_rows(entry.param, whole_shape(entry.type.shape, entry.layout, program.mesh())));
   }
   return tensors;
+}
+
+int32_t slots_of(const Program& program, const Graph& graph) {
+  int32_t slots = 1;
+  const auto look = [&](const std::string& name) {
+    const StateEntry* entry = program.find_state(name);
+    if (entry != nullptr) slots = std::max(slots, entry->slots);
+  };
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kState || node.op == Op::kParam) look(node.name);
+  for (const NamedValue& update : graph.updates()) look(update.name);
+  return slots;
 }
 
 const Node* find_leaf(const Program& program, const std::string& state) {

@@ -35,11 +35,14 @@ enum class StateRole : uint8_t {
   kCacheScale,     // of an FP8 cache: rows are multiplied by it when they are stored
   kCacheScaleInv,  // its reciprocal, for when they are read
   kBuffer,         // what graphs pass to each other: sampled ids, hidden rows, loss sums
+  kSaved,          // of a pipeline's stage: what forward keeps for backward, a copy for each slot
+  kTransfer,       // what stages of a pipeline send each other; of a param: its gradient on the other stage that has it
 };
 const char* state_role_name(StateRole role);
 
 enum CodesForm : int32_t { kPlainCodes = 0, kTransposedCodes = 1, kBlockCodes = 2 };  // the last two may be added
-enum CacheSide : int32_t { kKeys, kValues };
+// The last two: of an int8 cache, scale_inv of every slot and kv head.
+enum CacheSide : int32_t { kKeys, kValues, kKeyScales, kValueScales };
 
 struct StateEntry {
   std::string name;  // "": state_name()
@@ -49,8 +52,13 @@ struct StateEntry {
   std::string param;                       // the parameter, activation or attention it belongs to; of a master its name
   int32_t index = 0;                       // among those of this role
   double initial = 0;                      // fill value of a fresh run (scales start at 1)
+  int32_t slots = 1;                       // copies of it, of which a run reads and writes one; 0: of another stage
   std::vector<Placement> placements = {};  // the logical tensors in it where it is not just its own one
 };
+
+// Bytes of one copy of an entry that is held here, else 0; of all its copies, each aligned.
+inline int64_t held_bytes(const StateEntry& entry) { return entry.slots > 0 ? entry.type.bytes() : 0; }
+int64_t slot_bytes(const StateEntry& entry, int64_t alignment);
 
 // "w", "w.bf16", "w.codes_t", "scale.x", "moment0.w", "kv.attn.k": also the names of tensors in scales.safetensors. An
 // optimiser gives its moments names of its own (train/optimizer.h), those in optimizer.safetensors.
@@ -96,6 +104,9 @@ Value declare_state(Program& program, Builder& builder, StateEntry entry);
 // Gives every param and state leaf and every update of the graphs an entry where none exists yet: kMaster for params,
 // kBuffer for the rest. Makers declare what is something else.
 void collect_state(Program& program);
+
+// The most slots of a state that the graph reads or updates: it runs on one of them.
+int32_t slots_of(const Program& program, const Graph& graph);
 
 // The param or state leaf of an entry in the first graph that has one: its attrs say how the entry is filled.
 const Node* find_leaf(const Program& program, const std::string& state);

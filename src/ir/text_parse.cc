@@ -296,9 +296,10 @@ class Parser {
     size_t type_begin = in_.position();
     entry.type = type(entry.layout);
     check_dims(entry.type.shape, type_begin);
-    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kBuffer, state_role_name);
+    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kTransfer, state_role_name);
     if (in_.accept_word("index")) entry.index = static_cast<int32_t>(bounded("an index", INT32_MAX));
     if (in_.accept_word("of")) entry.param = name();
+    if (in_.accept_word("slots")) entry.slots = static_cast<int32_t>(bounded("slots", INT32_MAX));
     while (in_.accept_word("holds")) entry.placements.push_back(placement());
     if (in_.accept_word("initial")) entry.initial = number();
     located(begin, [&] {

@@ -10,6 +10,8 @@
 #include <optional>
 #include <thread>
 
+#include "base/error.h"
+
 namespace octet {
 namespace {
 
@@ -55,6 +57,7 @@ class EnergyMeter {
 struct Open {
   size_t index;
   GenerationStream stream;
+  int64_t texts = 1;  // that have not finished
 };
 
 struct Batch {
@@ -66,6 +69,8 @@ class Drive {
  public:
   Drive(Engine& engine, const Workload& workload, const DriveOptions& options)
       : engine_(engine), workload_(workload), options_(options), start_(Clock::now()) {
+    check(texts_ == 1 || options.batching == Batching::kInFlight, ErrorCode::kInvalidArgument,
+          "{} texts of a request in static batches: want one, or batching in flight", texts_);
     result_.records.resize(workload.requests.size());
     result_.before = engine.stats();
     prompts_.reserve(workload.requests.size());
@@ -142,9 +147,11 @@ class Drive {
         request.max_tokens = batch_.output_tokens;
       }
       request.ignore_eos = true;
+      request.n = texts_;
+      request.beams = options_.beams;
       request.timeout_seconds = options_.timeout_seconds;
       result_.records[i].submitted = now();
-      open_.push_back({i, engine_.submit(std::move(request))});
+      open_.push_back({i, engine_.submit(std::move(request)), texts_});
     }
     return submitted;
   }
@@ -156,7 +163,8 @@ class Drive {
       bool finished = false;
       while (!finished && open_[i].stream.try_next(event)) {
         taken = true;
-        finished = record(open_[i].index, event);
+        finished =
+            record(open_[i].index, event) && (event.finished >= FinishReason::kCancelled || --open_[i].texts == 0);
       }
       if (!finished) {
         ++i;
@@ -175,11 +183,11 @@ class Drive {
     return taken;
   }
 
-  // Returns whether the request's only sequence has finished. Tokens that pad a batch are not recorded.
+  // Returns whether the text has finished. Tokens that pad a batch are not recorded.
   bool record(size_t index, const GenerationEvent& event) {
     RequestRecord& entry = result_.records[index];
     const int64_t count =
-        std::min(static_cast<int64_t>(event.ids.size()), workload_.requests[index].output_tokens - entry.output_tokens);
+        std::min(std::ssize(event.ids), texts_ * workload_.requests[index].output_tokens - entry.output_tokens);
     if (count > 0) {
       const double time = now();
       const bool first = entry.first_token < 0;
@@ -192,14 +200,15 @@ class Drive {
       tokens_ += count;
     }
     if (event.finished == FinishReason::kNone) return false;
-    entry.finished = event.finished;
-    entry.error = event.error;
+    entry.finished = std::max(entry.finished, event.finished);  // the worst of them
+    if (entry.error.empty()) entry.error = event.error;
     return true;
   }
 
   Engine& engine_;
   const Workload& workload_;
   const DriveOptions& options_;
+  const int64_t texts_ = std::max(options_.samples, options_.beams);  // of a request
   Clock::time_point start_;
   DriveResult result_;
   std::vector<std::vector<int32_t>> prompts_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/facts.h"
+
 namespace octet {
 namespace {
 
@@ -248,12 +250,12 @@ NodeId attention_of(const UseGraph& uses, NodeId append) {
 // The two appends of a layer, to the same slots, found from that of the keys; with the ropes of queries and keys, by
 // the same angles, where turned keys go to the cache alone.
 Candidates scatter_rows(const UseGraph& uses, NodeId first, const Target& target) {
-  if (uses.node(first).op != Op::kScatterRows || !target.fuses(Producer::kScatterRows)) return {};
+  if (!is_scatter(uses.node(first).op) || !target.fuses(Producer::kScatterRows)) return {};
   const NodeId attention = attention_of(uses, first);
   if (attention == NodeId::kNone) return {};
   const NodeId second = uses.node(attention).inputs[2].node;
   const Node& values = uses.node(second);
-  if (values.op != Op::kScatterRows || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
+  if (!is_scatter(values.op) || second == first || values.inputs[2] != uses.node(first).inputs[2]) return {};
   const FusionMembers appends = {{first, "append_k"}, {second, "append_v"}};
   Candidates candidates = {appends};
   const Value key = uses.node(first).inputs[1], query = uses.node(attention).inputs[0];

@@ -104,8 +104,11 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
   for (const Model& m : {Model{"llama", 0, "rope x2+scatter_rows x2"},
                          {"gptj", 4, "rope x2+scatter_rows x2"},
                          {"gpt2", 0, "scatter_rows x2"}}) {
-    for (DType dtype : {DType::kBF16, DType::kE4M3}) {
+    for (DType dtype : {DType::kBF16, DType::kE4M3, DType::kI8}) {
       SCOPED_TRACE(fmt::format("{} {}", m.architecture, dtype_name(dtype)));
+      const bool row_scales = dtype == DType::kI8;
+      std::string label = m.label;
+      if (row_scales) label.replace(label.find("rows"), 4, "codes");
       const KvCacheOptions options{.blocks = {4},
                                    .block_size = 4,
                                    .sequences = 2,
@@ -143,7 +146,7 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
       for (int32_t i = 0; i < graph.size(); ++i) {
         const Node& node = graph.node(NodeId{i});
         if (node.op != Op::kFusion) continue;
-        EXPECT_EQ(fusion_label(node), m.label);
+        EXPECT_EQ(fusion_label(node), label);
         ++fusions;
         for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
           const int input = must_alias(node, r);
@@ -155,7 +158,7 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
         }
       }
       EXPECT_EQ(fusions, 2) << "one a layer";
-      EXPECT_EQ(caches, 4);
+      EXPECT_EQ(caches, row_scales ? 8 : 4);
 
       // other numbers of blocks reach the bodies
       std::map<std::string, size_t> groups;
@@ -169,6 +172,24 @@ TEST(KvCache, FusedAppendsEqualTheirMembersBitForBit) {
                 7 * unfused.program.state_bytes({StateRole::kKvCache}) / 4);
     }
   }
+}
+
+// A byte an element, and four for each token and head.
+TEST(KvCache, CachesOfInt8HaveAScaleASlotAndHead) {
+  Program program = cached({.blocks = {2}, .block_size = 8, .blocks_per_sequence = 2, .cache_dtype = DType::kI8});
+  const auto type = [&](const char* side) {
+    const StateEntry* entry = program.find_state(std::string("kv.layers.1.attn.attention.") + side);
+    return entry != nullptr && entry->role == StateRole::kKvCache ? to_string(entry->type) : "none";
+  };
+  const ModelSpec model = tiny::model("llama");
+  const AttentionSpec& attention = model.pattern[0].attention;
+  EXPECT_EQ(type("k"), fmt::format("i8[16,{}]", attention.kv_heads * attention.head_dim));
+  EXPECT_EQ(type("v_scales"), fmt::format("f32[16,{}]", attention.kv_heads));
+  EXPECT_EQ(cached_head_bytes(64, DType::kI8), 68);
+  EXPECT_EQ(cache_groups(program.graph("decode")).size(), 8u) << "k, v and their scales of two layers are copied";
+  EXPECT_EQ(parse_cache_dtype("int8"), DType::kI8);
+  EXPECT_STREQ(cache_dtype_name(DType::kI8), "int8");
+  EXPECT_THROW(parse_cache_dtype("i8"), Error);
 }
 
 TEST(KvCache, ScalesAreOfFp8CachesOnly) {

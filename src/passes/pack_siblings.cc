@@ -43,6 +43,8 @@ bool fit_together(const Graph& graph, const std::vector<NodeId>& nodes) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = graph.node(nodes[i]);
     if (node.op != first.op || node.results[0].dtype != first.results[0].dtype) return false;
+    const Layout& layout = graph.layout(node.inputs[weight]);
+    if (layout != graph.layout(first.inputs[weight]) || !layout.cut_axes(1).empty()) return false;
     if (node.op == Op::kMatmul) continue;
     const Node &codes = leaf_of(graph, nodes[i], weight), &expected = leaf_of(graph, nodes[0], weight);
     if (node.inputs[1] != first.inputs[1] || !(codes.attrs == expected.attrs)) return false;
@@ -116,7 +118,8 @@ std::vector<Names> agreed_groups(const Program& program) {
 }
 
 // The entry that holds those of the group's leaves at this input, one below the other. One scale a tensor becomes one a
-// row.
+// row. Of tensors that are cut over ranks it holds this rank's parts, and the placements, of whole tensors, begin where
+// these do (ir/localize.h).
 StateEntry merged_entry(const Program& program, const Graph& graph, const std::vector<NodeId>& products, size_t input) {
   const size_t weight = weight_inputs(graph.node(products[0]))[0];
   StateEntry merged = *program.find_state(leaf_of(graph, products[0], input).name);
@@ -130,8 +133,12 @@ StateEntry merged_entry(const Program& program, const Graph& graph, const std::v
     const Shape& weights = leaf_of(graph, id, weight).results[0].shape;
     params.push_back(program.find_state(leaf_of(graph, id, input).name)->param);
     Shape shape = leaf_of(graph, id, input).results[0].shape;
-    if (shape.rank() == 1) shape[0] = weights[0];
-    merged.placements.push_back(place_rows(params.back(), shape, groups ? 0 : row));
+    if (shape.rank() == 1) {
+      shape[0] = weights[0];
+      merged.layout = graph.layout(graph.node(id).inputs[weight]).only(0);
+    }
+    merged.placements.push_back(
+        place_rows(params.back(), whole_shape(shape, merged.layout, graph.mesh()), groups ? 0 : row));
     if (groups) merged.placements.back().offset = row;  // [K/G, N]: a column for each row of codes
     row += groups ? weights[0] : shape[0];
   }
@@ -210,6 +217,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
       Node leaf = leaf_of(graph, NodeId{i}, input);
       leaf.name = entry.name;
       leaf.results[0] = entry.type;
+      if (!leaf.layouts.empty()) leaf.layouts[0] = entry.layout;
       if (input == leaves[0]) product.name = entry.param.substr(0, entry.param.rfind(".weight"));
       product.inputs[input] = {rewriter.graph().add(std::move(leaf)), 0};
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "ir/facts.h"
@@ -14,7 +15,9 @@ namespace {
 
 using Paddings = std::map<std::string, int64_t>;  // rows with the padding, by state entry
 
-bool is_head(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("head"); }
+bool is_head(const Node& node) {
+  return (node.op == Op::kMatmul || node.op == Op::kScaledMatmul) && node.attr<bool>("head");
+}
 
 // Tables that a head's product reads directly, and biases added to it: as params, or as copies of them. With
 // `embeddings` also the vocabularies that ids are looked up in.
@@ -25,7 +28,7 @@ std::set<std::string> vocab_tables(const Program& program, bool embeddings) {
       const bool adds_bias = node.op == Op::kAdd && is_head(graph.node(node.inputs[0]));
       const bool looks_up = embeddings && node.op == Op::kEmbedding;
       if (!is_head(node) && !adds_bias && !looks_up) continue;
-      const Node& leaf = graph.node(node.inputs[1]);
+      const Node& leaf = graph.node(is_head(node) ? node.operand("b") : node.inputs[1]);
       const StateEntry* entry =
           leaf.op == Op::kParam || leaf.op == Op::kState ? program.find_state(leaf.name) : nullptr;
       if (entry != nullptr && !entry->param.empty()) tables.insert(entry->param);
@@ -38,6 +41,7 @@ std::set<std::string> vocab_tables(const Program& program, bool embeddings) {
 bool keeps_padding_apart(Op op) {
   switch (op) {
     case Op::kMatmul:
+    case Op::kScaledMatmul:
     case Op::kEmbeddingGrad:
     case Op::kCrossEntropyGrad:
     case Op::kCast:
@@ -50,14 +54,17 @@ bool keeps_padding_apart(Op op) {
 }
 
 // Ops whose results are the same whether an operand is padded or not: ids name logical rows, losses count logical
-// classes, zeros add nothing to a norm. Another op that reads logits would see the padded columns (sample).
+// classes, zeros add nothing to a norm. Another op that reads logits would see the padded columns (sample): it gets the
+// logical ones where tables must be padded, to be cut.
 bool may_read_padding(Op op) {
   return keeps_padding_apart(op) || op == Op::kEmbedding || op == Op::kCrossEntropy || op == Op::kSquareSum;
 }
 
 class PaddedGraph {
  public:
-  PaddedGraph(const Graph& graph, const Paddings& paddings) : old_(graph), rewriter_(graph), paddings_(paddings) {
+  // `slices`: columns of what is padded are taken for ops that may not read it.
+  PaddedGraph(const Graph& graph, const Paddings& paddings, bool slices)
+      : old_(graph), rewriter_(graph), paddings_(paddings), slices_(slices) {
     find_table_gradients();
   }
 
@@ -112,9 +119,13 @@ class PaddedGraph {
     int64_t classes = loss ? old_.shape(node.inputs[0]).cols() : 0;
     if (loss && rewriter_.graph().shape(copy.inputs[0]).cols() != classes) copy.attrs.set("classes", classes);
     for (size_t i = 0; i < copy.inputs.size(); ++i) {
-      const Value input = copy.inputs[i];
+      Value& input = copy.inputs[i];
       const bool padded = input.exists() && rewriter_.graph().shape(input) != old_.shape(node.inputs[i]);
-      if (padded && !may_read_padding(node.op)) return false;
+      if (!padded || may_read_padding(node.op)) continue;
+      if (!slices_ || old_.shape(node.inputs[i]).rank() != 2) return false;
+      const auto [known, added] = sliced_.try_emplace(input);
+      if (added) known->second = rewriter_.builder().slice(input, 1, 0, old_.shape(node.inputs[i])[1]);
+      input = known->second;
     }
     NodeId made = rewriter_.graph().add(std::move(copy));
     for (int32_t r = 0; r < static_cast<int32_t>(node.results.size()); ++r) {
@@ -128,6 +139,8 @@ class PaddedGraph {
   const Graph& old_;
   Rewriter rewriter_;
   const Paddings& paddings_;
+  bool slices_;
+  std::unordered_map<Value, Value, ValueHash> sliced_;
   std::map<int32_t, int64_t> rows_;  // by old node
 };
 
@@ -135,18 +148,20 @@ class PaddedGraph {
 
 bool pad_vocab(Program& program, int64_t multiple, bool embeddings) {
   std::set<std::string> tables = vocab_tables(program, embeddings);
+  for (const StateEntry& entry : program.states())  // scales of groups or tiles lie otherwise
+    if (entry.role == StateRole::kScaleInv && entry.type.shape.rank() == 2) tables.erase(entry.param);
   Paddings paddings;
   for (const StateEntry& entry : program.states()) {
     if (!tables.contains(entry.param)) continue;
     const StateEntry* table = program.find_state(entry.param, StateRole::kMaster);
-    if (entry.type.shape.rank() != 2 && (table == nullptr || entry.type.shape != table->type.shape)) continue;
+    if (table == nullptr) table = program.find_state(entry.param, StateRole::kCodes);
     int64_t rows = entry.type.shape[0], padded = (rows + multiple - 1) / multiple * multiple;
-    if (padded != rows) paddings[entry.name] = padded;
+    if (padded != rows && table != nullptr && rows == table->type.shape[0]) paddings[entry.name] = padded;
   }
   if (paddings.empty()) return false;
   std::vector<Graph> graphs;
   for (const Graph& graph : program.graphs()) {
-    std::optional<Graph> padded = PaddedGraph(graph, paddings).run();
+    std::optional<Graph> padded = PaddedGraph(graph, paddings, /*slices=*/embeddings).run();
     if (!padded) return false;
     graphs.push_back(std::move(*padded));
   }

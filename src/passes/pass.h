@@ -31,6 +31,9 @@ struct Parallel {
   Mesh mesh = {};
   bool sequence = false;  // tp cuts the rows of the residual stream
   ShardLevel level = ShardLevel::kNone;
+  int32_t chunks = 1;         // pieces of the model on a stage of the mesh's pipeline
+  int32_t stage = 0;          // whose program this is
+  int32_t micro_batches = 1;  // of a step, of each data rank: how many are in flight follows from it
 };
 
 struct CompileOptions {

@@ -73,6 +73,18 @@ std::vector<GemmReport> precision_report(const Program& program, const CompileOp
 bool recompute(Program& program, const CompileOptions& options);
 std::span<const Step> recompute_steps();
 
+// --- stages: from the whole model's graphs to those of one stage of a pipeline (CompileOptions::parallel).
+//
+// Piece g of stages x chunks is chunk g / stages of stage g mod stages: a run of layers, cut so that the longest piece
+// is as short as the Target's times say; embedding with the first, last norm, head and loss with the last one, backward
+// with its forward. Graphs "train" and "accumulate" become forward and backward graphs of each chunk, "eval" one of
+// each (passes/stage_graphs.h names them). What crosses from forward to backward becomes states of role kSaved, one
+// copy a slot of the schedule; what crosses between pieces states of role kTransfer, which actions outside the graphs
+// carry. States of other stages stay in the table with no slots. "apply" updates what the stage has, and its square_sum
+// is a part of the whole; a table that both ends read has its gradient on both: its part of the other end is a state
+// of role kTransfer, which apply adds, and the first stage counts it.
+bool stages(Program& program, const CompileOptions& options);
+
 // --- shard: from logical tensors to the parts that one rank of a mesh (CompileOptions::parallel) holds.
 //
 // States get layouts by the `split` of their parameters and the level of the sharded optimiser; then every graph is

@@ -55,7 +55,7 @@ void no_plain_product_of_codes(const Program& program, const Graph& graph, const
 void no_unknown_type(const Program&, const Graph& graph, const CompileOptions& options) {
   const Recipe& recipe = options.recipe;
   for_nodes(graph, [&](NodeId id, const Node& node) {
-    const bool given = op_info(node.op).max_inputs == 0 || op_facts(node.op).must_alias >= 0;
+    const bool given = op_info(node.op).max_inputs == 0 || !op_facts(node.op).must_alias.empty();
     for (const TensorType& type : node.results) {
       const bool known = given || !is_float(type.dtype) || type.dtype == DType::kF32 || type.dtype == DType::kF64 ||
                          type.dtype == recipe.compute || type.dtype == recipe.forward_format ||
@@ -119,6 +119,7 @@ const std::vector<Pass>& pipeline_passes() {
       {"merge_common_nodes", on_graphs<merge_common_nodes>, Stage::kPrecise},
       // From here on there are clones that equal their originals: nothing may merge common nodes.
       {"recompute", recompute, Stage::kPrecise, recompute_steps()},
+      {"stages", stages, Stage::kPrecise},
       {"shard", shard, Stage::kSharded},
       {"fuse", fuse, Stage::kFused, fuse_steps()},
       {"group_collectives", on_graphs<group_collectives>, Stage::kFused},

@@ -213,7 +213,7 @@ Plan plan_memory(Program program, const Target& target) {
     for (NodeId id : graph_plan.inputs) plan.input_bytes += align_up(graph.node(id).results[0].bytes(), alignment);
     plan.graphs.emplace(graph.name(), std::move(graph_plan));
   }
-  for (const StateEntry& entry : program.states()) plan.state_bytes += align_up(entry.type.bytes(), alignment);
+  for (const StateEntry& entry : program.states()) plan.state_bytes += slot_bytes(entry, alignment);
   plan.workspace_offset = plan.arena_bytes;
   plan.workspace_bytes = target.workspace_bytes;
   plan.arena_bytes += target.workspace_bytes;

@@ -100,6 +100,8 @@ Value Relayout::recut(Value x, const Layout& want) {
 // Transposed codes with one scale are the transpose of the gathered plain ones, which the forward product reads too.
 Value Relayout::gather(Value x, int dim, const AxisList& over) {
   const Node& maker = graph_.node(x);
+  check(maker.op != Op::kQuantize || !maker.attr<bool>("own_scales"), ErrorCode::kInternal,
+        "shard: parts of {}, each with scales of its own, are gathered", describe(graph_, x.node));
   const bool transposed = maker.op == Op::kQuantize && x.result == 2 && maker.attr<std::string>("scaling") == "tensor";
   if (!transposed) return along(Op::kAllGather, x, dim, over);
   const Value plain{x.node, 0};

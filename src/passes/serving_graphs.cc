@@ -116,17 +116,33 @@ Value cache_state(Program& program, Builder& b, StateRole role, const std::strin
                         .initial = role == StateRole::kKvCache ? 0.0 : 1.0});
 }
 
-// Appends this step's rows to one side, returns the cache to read.
-Value append(Program& program, Builder& b, const std::string& attention, CacheSide side, Value rows,
-             const CacheGroupInputs& group, const KvCacheOptions& o) {
-  Value cache = cache_state(program, b, StateRole::kKvCache, attention, side,
-                            {o.cache_dtype, {group.blocks * o.block_size, b.shape(rows).cols()}});
+// What attention reads of one side: the cache, and the scales of its slots and heads where it is of i8.
+struct Cached {
+  Value rows, scale_inv;
+};
+
+// Appends this step's rows to one side.
+Cached append(Program& program, Builder& b, const Node& attention, CacheSide side, Value rows,
+              const CacheGroupInputs& group, const KvCacheOptions& o) {
+  const int64_t slots = group.blocks * o.block_size;
+  const Value cache = cache_state(program, b, StateRole::kKvCache, attention.name, side,
+                                  {o.cache_dtype, {slots, b.shape(rows).cols()}});
   std::vector<Value> inputs = {cache, rows, group.slots};
-  if (o.scales) inputs.push_back(cache_state(program, b, StateRole::kCacheScale, attention, side));
   const std::string name = b.graph().node(cache).name;
-  Value appended{b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0};
-  b.update(name, appended);
-  return appended;
+  const auto updated = [&](NodeId append, int32_t result, Value state) {
+    b.update(b.graph().node(state).name, {append, result});
+    return Value{append, result};
+  };
+  if (o.cache_dtype == DType::kI8) {
+    const CacheSide side_scales = side == kKeys ? kKeyScales : kValueScales;
+    const Value scales = cache_state(program, b, StateRole::kKvCache, attention.name, side_scales,
+                                     {DType::kF32, {slots, attention.attr<int64_t>("kv_heads")}});
+    inputs.push_back(scales);
+    const NodeId append = b.emit(Op::kScatterCodes, std::move(inputs), {}, name);
+    return {updated(append, 0, cache), updated(append, 1, scales)};
+  }
+  if (o.scales) inputs.push_back(cache_state(program, b, StateRole::kCacheScale, attention.name, side));
+  return {updated(b.emit(Op::kScatterRows, std::move(inputs), {}, name), 0, cache), {}};
 }
 
 void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const CacheInputs& inputs,
@@ -143,13 +159,14 @@ void rewrite_attention(Program& program, Rewriter& rewriter, NodeId id, const Ca
   b.set_layer(node.layer);
   int64_t window = node.attr<int64_t>("window");
   const CacheGroupInputs& group = inputs.groups.at(window);
-  const Value k = append(program, b, node.name, kKeys, rewriter.map(node.inputs[1]), group, o);
-  const Value v = append(program, b, node.name, kValues, rewriter.map(node.inputs[2]), group, o);
+  const Cached k = append(program, b, node, kKeys, rewriter.map(node.inputs[1]), group, o);
+  const Cached v = append(program, b, node, kValues, rewriter.map(node.inputs[2]), group, o);
   Attrs attrs = attrs_for(Op::kPagedAttention, node.attrs);
   attrs.set("block_size", o.block_size);
   if (o.max_query_len > 0) attrs.set("max_query_len", o.max_query_len);
   std::vector<Value> operands = {
-      rewriter.map(node.inputs[0]), k, v, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
+      rewriter.map(node.inputs[0]), k.rows, v.rows, rewriter.map(node.inputs[3]), inputs.kv_lengths, group.block_table};
+  if (k.scale_inv.exists()) operands.insert(operands.end(), {k.scale_inv, v.scale_inv});
   if (o.scales) {
     for (CacheSide side : {kKeys, kValues})
       operands.push_back(cache_state(program, b, StateRole::kCacheScaleInv, node.name, side));
@@ -193,7 +210,8 @@ Graph sample_graph(Program& program, const std::string& name, const Graph& logit
   Builder& b = rewriter.builder();
   Value raw = row_logits(program, rewriter, o.rows, states);
   b.set_layer(-1);
-  std::vector<Value> inputs = {adjusted(b, raw, o), b.input("params", {DType::kF32, {o.rows, 3}}),
+  const Value chosen_from = adjusted(b, raw, o);
+  std::vector<Value> inputs = {chosen_from, b.input("params", {DType::kF32, {o.rows, 3}}),
                                b.input("top_k", {DType::kI32, {o.rows}}), b.input("seeds", {DType::kI64, {o.rows, 3}})};
   if (o.entries > 0) inputs.push_back(raw);
   NodeId sample = b.emit(Op::kSample, std::move(inputs), {}, "sample");
@@ -203,9 +221,13 @@ Graph sample_graph(Program& program, const std::string& name, const Graph& logit
             b.input("store", {DType::kI32, {o.rows}})};
   b.update(kSampledState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kSampledState), 0});
   if (o.top_logprobs > 0) {
-    NodeId top = b.emit(Op::kTopLogprobs, {raw}, {{"k", o.top_logprobs}}, "top_logprobs");
-    b.output("top_logprobs", {top, 0});
-    b.output("top_ids", {top, 1});
+    const auto add_top = [&](const char* name, const char* ids, Value logits) {
+      const NodeId top = b.emit(Op::kTopLogprobs, {logits}, {{"k", o.top_logprobs}}, name);
+      b.output(name, {top, 0});
+      b.output(ids, {top, 1});
+    };
+    add_top("top_logprobs", "top_ids", raw);
+    if (o.entries > 0) add_top("adjusted_logprobs", "adjusted_ids", chosen_from);
   }
   Graph graph = std::move(rewriter.graph());
   graph.set_role(GraphRole::kSample, name);
@@ -238,9 +260,11 @@ std::map<std::string, size_t> cache_groups(const Graph& forward) {
     slots[index(input.node)] = g;
   }
   for (const Node& node : forward.nodes()) {
-    if (node.op != Op::kScatterRows) continue;
+    if (!is_scatter(node.op)) continue;
     auto group = slots.find(index(node.inputs[2].node));
-    if (group != slots.end()) groups[forward.node(node.inputs[0]).name] = group->second;
+    if (group == slots.end()) continue;
+    for (int table : op_facts(node.op).must_alias)
+      groups[forward.node(node.inputs[static_cast<size_t>(table)]).name] = group->second;
   }
   return groups;
 }
@@ -297,6 +321,18 @@ void set_cache_blocks(Plan& plan, const std::map<std::string, size_t>& groups, c
       return leaf.op == Op::kState && groups.contains(leaf.name) ? slots(leaf.name) : 0;
     });
   }
+}
+
+DType parse_cache_dtype(const std::string& name) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kE4M3, DType::kI8})
+    if (name == cache_dtype_name(dtype)) return dtype;
+  fail(ErrorCode::kInvalidArgument, "kv_cache: \"{}\" (want f32, bf16, e4m3 or int8)", name);
+}
+
+const char* cache_dtype_name(DType cache) { return cache == DType::kI8 ? "int8" : dtype_name(cache); }
+
+int64_t cached_head_bytes(int64_t head_dim, DType cache) {
+  return head_dim * dtype_bytes(cache) + (cache == DType::kI8 ? dtype_bytes(DType::kF32) : 0);
 }
 
 std::string group_input(const char* name, size_t group) { return fmt::format("{}.{}", name, group); }

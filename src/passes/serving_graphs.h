@@ -21,9 +21,9 @@ struct KvCacheOptions {
   int64_t sequences = 1;             // S: rows of kv_lengths and block_table
   int64_t blocks_per_sequence = 0;   // B: columns of a block table
   int64_t logit_rows = 1;            // R: rows of the hidden states that reach the head
-  DType cache_dtype = DType::kF32;
-  int64_t max_query_len = 0;  // of a sequence in one run; 0 = any number. Kernels rely on it
-  bool scales = false;        // of an FP8 cache: one of keys and one of values in every layer, found by calibration
+  DType cache_dtype = DType::kF32;   // a float type, or i8: codes with a scale for every slot and kv head
+  int64_t max_query_len = 0;         // of a sequence in one run; 0 = any number. Kernels rely on it
+  bool scales = false;  // of an FP8 cache: one of keys and one of values in every layer, found by calibration
 };
 
 // The distinct windows of a graph's attention, ascending (0 = all tokens are seen comes first). Layers of one window
@@ -33,9 +33,16 @@ std::vector<int64_t> attention_windows(const Graph& graph);
 // Adds inputs kv_lengths i32[S] and, of every group g, slots.g i32[T] and block_table.g i32[S, B]; before a head's
 // product, input logit_rows i32[R] of the rows that reach it. Declares in the program, for keys and values of every
 // attention node, a kKvCache [blocks * block_size, kv_heads * head_dim]; with scales also kCacheScale and
-// kCacheScaleInv f32[1], 1 until they are loaded. The graph keeps its other inputs; `segments` now says which rows are
+// kCacheScaleInv f32[1], 1 until they are loaded; with a cache of i8 also kKvCaches f32[blocks * block_size, kv_heads]
+// of the scales that scatter_codes finds. The graph keeps its other inputs; `segments` now says which rows are
 // whose queries. Attention with dropout is refused: build the model for inference.
 Graph add_kv_cache(Program& program, const Graph& graph, const KvCacheOptions& options);
+
+// Types of a cache by the names that users give: "f32", "bf16", "e4m3", "int8". Throws kInvalidArgument with the list.
+DType parse_cache_dtype(const std::string& name);
+const char* cache_dtype_name(DType cache);
+// Bytes of one token's keys (or values) of a head, the scale of an i8 cache included.
+int64_t cached_head_bytes(int64_t head_dim, DType cache);
 
 // Name of an input of group g: "slots.0".
 std::string group_input(const char* name, size_t group);
@@ -67,7 +74,7 @@ struct SampleGraphOptions {
 // in float32, then the choice of a token. Inputs params f32[R, 3], top_k i32[R], seeds i64[R, 3], store i32[R] (row of
 // `sampled`; -1 = none) and, where options say so, entries i32[E, 2], values f32[E, 3], masks i32[M, ceil(V / 32)],
 // mask_rows i32[R]; outputs ids, logprobs and, for k > 0, top_logprobs, top_ids. Log-probabilities are those before the
-// adjustment.
+// adjustment; with k and entries, adjusted_logprobs and adjusted_ids are the likeliest ones after it.
 Graph sample_graph(Program& program, const std::string& name, const Graph& logits, const SampleGraphOptions& options,
                    const ServingStates& states);
 

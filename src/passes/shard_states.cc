@@ -20,23 +20,24 @@ std::string param_of(const Program& program, const Node& leaf) {
   return entry != nullptr ? entry->param : "";
 }
 
-// Follows what makes a key or value back to its projection: through positions, norms, views and bias.
+// Follows what makes a key or value back to its projection: through caches, positions, norms, views and bias.
 void collect_projection(const Program& program, const Graph& graph, Value value, std::set<std::string>& params) {
   const Node& node = graph.node(value);
   const OpFacts& facts = op_facts(node.op);
   const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul;
+  const size_t x = node.op == Op::kScatterRows || node.op == Op::kScatterCodes ? 1 : 0;
   for (size_t i = product ? 1 : 0; i < node.inputs.size(); ++i) {
     if (!node.inputs[i].exists()) continue;
     const Node& maker = graph.node(node.inputs[i]);
     if (const std::string param = param_of(program, maker); !param.empty()) {
       params.insert(param);
-    } else if (!product && (i == 0 || facts.elementwise) && op_info(maker.op).max_inputs != 0) {
+    } else if (!product && (i == x || facts.elementwise) && op_info(maker.op).max_inputs != 0) {
       collect_projection(program, graph, node.inputs[i], params);
     }
   }
 }
 
-// Masters of key and value projections of attentions with one key head: each rank needs it, so it is copied.
+// Key and value projections, and caches, of attentions with one key head: each rank needs it, so it is copied.
 std::set<std::string> shared_keys(const Program& program) {
   std::set<std::string> params;
   for (const Graph& graph : program.graphs()) {
@@ -50,15 +51,22 @@ std::set<std::string> shared_keys(const Program& program) {
   return params;
 }
 
-// As the model's graphs say it; graphs of the trainer read parameters without it.
-std::string split_of(const Program& program, const std::string& param) {
+// As the model's graphs say it, of a parameter or of the codes in its place; graphs of the trainer read parameters
+// without it.
+std::string split_of(const Program& program, const StateEntry& entry) {
   for (const Graph& graph : program.graphs()) {
-    const Value leaf = graph.find_leaf(Op::kParam, param);
+    const Value leaf = graph.find_leaf(entry.role == StateRole::kMaster ? Op::kParam : Op::kState, entry.name);
     if (!leaf.exists()) continue;
     const std::string& split = graph.node(leaf).attr<std::string>("split");
     if (split != "none") return split;
   }
   return "none";
+}
+
+// The entry whose shape is the parameter's: its master, in inference programs perhaps its codes alone.
+bool stands_for_param(const Program& program, const StateEntry& entry) {
+  return entry.role == StateRole::kMaster || (entry.role == StateRole::kCodes && entry.index == kPlainCodes &&
+                                              program.find_state(entry.param, StateRole::kMaster) == nullptr);
 }
 
 // Rows of a parameter that no cut goes between: those that share scales.
@@ -109,18 +117,25 @@ void check_heads(const Program& program, const Mesh& mesh) {
 }
 
 StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : parallel_(parallel) {
+  for (const StateEntry& entry : program.states()) {
+    if (entry.role != StateRole::kTransfer || !entry.param.empty()) continue;
+    tokens = entry.type.shape[0];
+    row_states.insert(entry.name);
+  }
   const std::set<std::string> copied = shared_keys(program);
   const int64_t tp = parallel.mesh[Axis::kTensor], dp = parallel.mesh[Axis::kData];
   for (const StateEntry& entry : program.states()) {
-    if (entry.role != StateRole::kMaster) continue;
-    const std::string split = split_of(program, entry.name);
+    if (entry.role == StateRole::kKvCache && tp > 1 && !copied.contains(entry.param))
+      weights_[entry.param] = Layout().cut(1, {Axis::kTensor});
+    if (!stands_for_param(program, entry)) continue;
+    const std::string split = split_of(program, entry);
     const Shape& shape = entry.type.shape;
     Layout layout;
     const bool rows = split == "column" || split == "vocab", columns = split == "row" && shape.rank() == 2;
     if (tp > 1 && (rows || columns) && !copied.contains(entry.param)) {
       const int dim = rows ? 0 : 1;
       check(shape[dim] % tp == 0, ErrorCode::kInvalidArgument,
-            "parallel.tensor={}: dim {} of {} is {}, which does not divide (want one of {})", tp, dim, entry.name,
+            "parallel.tensor={}: dim {} of {} is {}, which does not divide (want one of {})", tp, dim, entry.param,
             shape[dim], fmt::join(divisors(shape[dim]), ", "));
       layout = layout.cut(dim, {Axis::kTensor});
     }
@@ -142,9 +157,18 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
     case StateRole::kMaster:
     case StateRole::kMoment: return masters_.at(entry.param);
     case StateRole::kCompute: return weight;
+    case StateRole::kKvCache: return known->second;
     case StateRole::kCodes: return codes;
     case StateRole::kZero:
-    case StateRole::kScaleInv: return scale_layout(program, entry, codes);
+    case StateRole::kScaleInv: {
+      const Layout scales = scale_layout(program, entry, codes);
+      for (const Layout::Cut& cut : scales.cuts)
+        check(entry.type.shape[cut.dim] % parallel_.mesh[cut.axis] == 0, ErrorCode::kInvalidArgument,
+              "{}: its {} groups of one scale do not divide among {} ranks: use fewer ranks, smaller groups, or a "
+              "recipe of a scale a row (fp8-current, int8)",
+              entry.param, entry.type.shape[cut.dim], parallel_.mesh[cut.axis]);
+      return scales;
+    }
     default: return {};
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "ir/program.h"
@@ -21,8 +22,11 @@ class StateLayouts {
   }
   // Of products' operands: what tp alone cuts.
   const Layout& weight(const std::string& param) const { return weights_.at(param); }
-  // Of an entry. Gradients and buffers are as their makers give them: these have none yet.
+  // Of an entry: caches are cut by heads. Gradients and buffers are as their makers give them: these have none yet.
   Layout of(const Program& program, const StateEntry& entry) const;
+
+  int64_t tokens = -1;               // of a micro-batch of the graphs; -1: none has any
+  std::set<std::string> row_states;  // between graphs of a stage: dim 0 are these
 
  private:
   std::map<std::string, Layout> weights_, masters_;

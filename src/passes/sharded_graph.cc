@@ -8,7 +8,7 @@
 
 namespace octet {
 
-ShardedGraph::ShardedGraph(const Graph& graph, Program& program, const StateLayouts& states, const Parallel& parallel)
+ShardedGraph::ShardedGraph(const Graph& graph, Program& program, StateLayouts& states, const Parallel& parallel)
     : old_(graph),
       rewriter_(graph),
       relayout_(rewriter_.graph()),
@@ -21,10 +21,13 @@ ShardedGraph::ShardedGraph(const Graph& graph, Program& program, const StateLayo
   if (parallel.mesh[Axis::kContext] > 1) rows_.push_back(Axis::kContext);
   if (parallel.sequence && parallel.mesh[Axis::kTensor] > 1) rows_.push_back(Axis::kTensor);
   const Value ids = graph.find_leaf(Op::kInput, "ids");
-  if (ids.exists()) tokens_ = graph.shape(ids)[0];
+  tokens_ = ids.exists() ? graph.shape(ids)[0] : states.tokens;
   for (int32_t i = 0; i < graph.size(); ++i)
     for (size_t r = 0; r < graph.node(NodeId{i}).results.size(); ++r)
       is_rows_[{NodeId{i}, static_cast<int32_t>(r)}] = makes_rows(graph.node(NodeId{i}), r);
+  for (const NamedValue& update : graph.updates())
+    if (program.find_state(update.name)->role == StateRole::kSaved && is_rows_[update.value])
+      states.row_states.insert(update.name);
   if (!runs_per_micro_batch(graph.role())) return;
   for (const NamedValue& update : graph.updates()) find_targets(update.value, update.name);
 }
@@ -41,6 +44,7 @@ bool ShardedGraph::makes_rows(const Node& node, size_t result) const {
   const auto reads_rows = [&](Value input) { return input.exists() && is_rows_[input]; };
   switch (node.op) {
     case Op::kInput: return true;
+    case Op::kState: return states_.row_states.contains(node.name);
     case Op::kMatmul:
     case Op::kScaledMatmul: return reads_rows(node.inputs[0]) && !node.attr<bool>("trans_a");
     case Op::kTranspose:
@@ -106,6 +110,7 @@ void ShardedGraph::place(NodeId id) {
     case Op::kMatmul:
     case Op::kScaledMatmul: return finish(id, place_product(id, std::move(node)));
     case Op::kAttention:
+    case Op::kPagedAttention:
     case Op::kAttentionGrad: place_heads(old_node, node); break;
     case Op::kLayerNorm:
     case Op::kRmsNorm:
@@ -130,12 +135,24 @@ void ShardedGraph::place(NodeId id) {
         input = bring(input, layout(input).whole(static_cast<int>(node.attr<int64_t>("axis"))));
       for (Value& input : node.inputs) input = bring(input, layout(node.inputs[0]));
       break;
-    case Op::kTranspose: break;
+    case Op::kTranspose:
+    case Op::kCopyBlocks: break;
+    case Op::kScatterCodes:
+    case Op::kScatterRows: node.inputs[1] = bring(node.inputs[1], layout(node.inputs[0])); break;
+    case Op::kTakeColumns:
+      node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
+      node.inputs[0] = bring(node.inputs[0], layout(node.inputs[0]).whole(1));
+      break;
     case Op::kReduce:
       if (node.attr<std::string>("reduction") != "sum") node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
       break;
     case Op::kQuantize:
-    case Op::kDequantize: place_codes(old_node, node); break;
+    case Op::kDequantize: place_codes(id, node); break;
+    case Op::kClipFactor:  // within the stage first: all stages make one exchange of a pipeline
+      if (const AxisSet due = layout(node.inputs[0]).due(Pending::kSum); due.has(Axis::kPipeline))
+        node.inputs[0] = bring(node.inputs[0], Layout().with_due(Pending::kSum, Axis::kPipeline));
+      node.inputs[0] = bring(node.inputs[0], {});
+      break;
     case Op::kSquareSum:
       for (size_t i = 0; i < node.inputs.size(); ++i) node.inputs[i] = bring_gradient(node.inputs[i]);
       break;
@@ -165,7 +182,9 @@ void ShardedGraph::finish(NodeId id, NodeId made) {
 void ShardedGraph::place_leaf(NodeId id, Node node) {
   Layout at;
   if (node.op == Op::kParam || node.op == Op::kState) {
-    at = layout_in(old_.role(), program_.find_state(node.name)->layout);
+    StateEntry& entry = state(node.name);
+    if (entry.role == StateRole::kTransfer) entry.layout = between(entry, {});
+    at = layout_in(old_.role(), entry.layout);
   } else if (node.op == Op::kInput && !rows_.empty() && rows_[0] == Axis::kContext &&
              node.results[0].shape[0] == tokens_) {
     at = at.cut(0, {Axis::kContext});

@@ -13,7 +13,7 @@ namespace octet {
 
 class ShardedGraph {
  public:
-  ShardedGraph(const Graph& graph, Program& program, const StateLayouts& states, const Parallel& parallel);
+  ShardedGraph(const Graph& graph, Program& program, StateLayouts& states, const Parallel& parallel);
   Graph run();
 
  private:
@@ -23,6 +23,9 @@ class ShardedGraph {
 
   // Whether dim 0 of a result is the tokens of the micro-batch.
   bool makes_rows(const Node& node, size_t result) const;
+  StateEntry& state(const std::string& name) {
+    return program_.states()[static_cast<size_t>(program_.find_state(name) - program_.states().data())];
+  }
   // The state that a value, or a sum it is an addend of, becomes.
   void find_targets(Value value, const std::string& state);
 
@@ -52,7 +55,8 @@ class ShardedGraph {
   // Heads of tp, then of what cuts rows, whose ranks exchange rows for heads; a key head that they share is gathered.
   void place_heads(const Node& old_node, Node& node);
   void place_reshape(const Node& old_node, Node& node);
-  void place_codes(const Node& old_node, Node& node);
+  // A part of a row has a scale of its own, unless the columns that readers take lie on several ranks.
+  void place_codes(NodeId id, Node& node);
   Value bring_gradient(Value x);
   void place_optimizer(Node& node);
 
@@ -78,12 +82,15 @@ class ShardedGraph {
   Value scattered(Value x, const Layout& state);
 
   void place_update(const NamedValue& update);
+  // Of a state between graphs or stages: activations and gradients of the residual stream lie as this does, what is
+  // saved as it is made, gradients of the other stage as this one's.
+  Layout between(const StateEntry& entry, const Layout& made) const;
 
   const Graph& old_;
   Rewriter rewriter_;
   Relayout relayout_;
   Program& program_;
-  const StateLayouts& states_;
+  StateLayouts& states_;
   const Parallel& parallel_;
   AxisList rows_;        // that cut the rows of the residual stream
   int64_t tokens_ = -1;  // rows of the whole micro-batch

@@ -113,28 +113,45 @@ void ShardedGraph::place_reshape(const Node& old_node, Node& node) {
   const Layout& x = layout(node.inputs[0]);
   const Shape& from = graph().shape(node.inputs[0]);
   std::vector<int64_t> shape = old_node.attr<std::vector<int64_t>>("shape");
-  int64_t before = 1;
+  // The dim of `to` at which what lies `start` apart begins.
+  const auto dim_at = [](int64_t start, const std::vector<int64_t>& to, int64_t& other) {
+    size_t r = 0;
+    for (other = 1; r + 1 < to.size() && start % (other * to[r]) == 0;) other *= to[r++];
+    return r;
+  };
+  std::vector<int64_t> cut_to, starts;
+  int64_t before = 1, other = 1;
   for (int d = 0; d < from.rank(); before *= from[d++]) {
     if (x.cut_axes(d).empty()) continue;
     const int64_t start = before * x.outer(d);
-    int64_t other = 1;
-    size_t r = 0;
-    while (r + 1 < shape.size() && start % (other * shape[r]) == 0) other *= shape[r++];
+    const size_t r = dim_at(start, shape, other);
     const int64_t parts = parallel_.mesh.parts(x.cut_axes(d));
     if (start % other != 0 || shape[r] % (start / other * parts) != 0) {
       node.inputs[0] = bring(node.inputs[0], x.whole(d));
       return place_reshape(old_node, node);
     }
     shape[r] /= parts;
+    cut_to.push_back(static_cast<int64_t>(r));
+    starts.push_back(start);
   }
+  for (size_t i = 0; i < starts.size(); ++i)  // what remains of a dim may look like another
+    if (dim_at(starts[i], shape, other) != static_cast<size_t>(cut_to[i])) node.attrs.set("cut_to", cut_to);
   node.attrs.set("shape", shape);
 }
 
-void ShardedGraph::place_codes(const Node& old_node, Node& node) {
+void ShardedGraph::place_codes(NodeId id, Node& node) {
+  const Node& old_node = old_.node(id);
   node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
-  const std::string& scaling = node.attr<std::string>("scaling");
   if (node.op == Op::kQuantize) {
-    if (scaling == "row") node.inputs[0] = bring(node.inputs[0], layout(node.inputs[0]).whole(1));
+    const bool parts_of_rows =
+        node.attr<std::string>("scaling") == "row" && !layout(node.inputs[0]).cut_axes(1).empty();
+    const bool sorted = parts_of_rows && std::ranges::any_of(old_.nodes(), [&](const Node& reader) {
+                          return reader.op == Op::kTakeColumns && reader.inputs[0].node == id;
+                        });
+    if (sorted)
+      node.inputs[0] = bring(node.inputs[0], layout(node.inputs[0]).whole(1));
+    else if (parts_of_rows)
+      node.attrs.set("own_scales", true);
     if (node.inputs.size() > 1) node.inputs[1] = bring(node.inputs[1], {});
   }
 }

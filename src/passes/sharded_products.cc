@@ -18,8 +18,9 @@ NodeId ShardedGraph::place_product(NodeId id, Node node) {
   if (node.op == Op::kScaledMatmul) {
     for (const auto& [side, key] : {std::pair{a, "scaling_a"}, {b, "scaling_b"}}) {
       const ScaleLayout scaling = parse_scale_layout(node.attr<std::string>(key));
-      node.inputs[side.input + 1] =
-          bring(node.inputs[side.input + 1], scales_layout(layout(node.inputs[side.input]), scaling));
+      Value& scales = node.inputs[side.input + 1];
+      if (layout(scales).due(Pending::kNever).empty())  // else each part's own
+        scales = bring(scales, scales_layout(layout(node.inputs[side.input]), scaling));
     }
   }
   const auto c_input = static_cast<size_t>(operand_index(node.op, "c"));
@@ -113,11 +114,17 @@ void ShardedGraph::agree(Node& node, const Side& a, const Side& b, Axis axis, bo
   }
 }
 
+Layout ShardedGraph::between(const StateEntry& entry, const Layout& made) const {
+  if (entry.role == StateRole::kSaved) return made;
+  return entry.param.empty() ? Layout().with(0, rows_) : program_.find_state(entry.param, StateRole::kGradient)->layout;
+}
+
 void ShardedGraph::place_update(const NamedValue& update) {
-  StateEntry& entry =
-      program_.states()[static_cast<size_t>(program_.find_state(update.name) - program_.states().data())];
+  StateEntry& entry = state(update.name);
   Value value = rewriter_.map(update.value);
-  if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
+  if (entry.role == StateRole::kSaved || entry.role == StateRole::kTransfer) {
+    entry.layout = between(entry, layout(value));
+  } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
     if (old_.role() == GraphRole::kTrain) {
       const AxisSet sums = layout(value).due(Pending::kSum);
       entry.layout = states_.gradient(entry.param).with_due(Pending::kSum, sums);

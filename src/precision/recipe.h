@@ -1,6 +1,7 @@
 // Recipes and the per-GEMM decision: which precision each of a linear's three GEMMs runs in, and with which scaling.
 // Recipes of integer weights are for inference: int8 (also called w8a8) is fp8-current with int8 codes where that has
-// FP8 ones; w4a8, w4i8 and w4a16 have weights of 4 or 8 bits by groups, and x in e4m3, int8 or 16 bits.
+// FP8 ones; w4a8, w4i8 and w4a16 have weights of 4 or 8 bits by groups, and x in e4m3, int8 or 16 bits; w4a8-head16 is
+// w4a8 with the output head as it is.
 //
 // A recipe is data; the precision pass (passes/passes.h) turns it into graph nodes. Formats: forward E4M3,
 // gradients E5M2 (hybrid), E4M3 for everything under block scaling. Sources: arXiv 2209.05433; docs/numerics.md.

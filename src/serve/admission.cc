@@ -40,11 +40,12 @@ void KeyBudget::give_back(int64_t texts, int64_t unused_tokens) {
   tokens_.used = std::max(tokens_.used - static_cast<double>(unused_tokens), 0.0);
 }
 
-std::optional<Refusal> FairQueue::full(int64_t tokens, double rate) const {
-  const double expected = rate > 0 ? static_cast<double>(tokens_) / rate : 0;
-  if (size() >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
+std::optional<Refusal> FairQueue::full(int64_t tokens, const Beyond& engine) const {
+  const double expected = engine.rate > 0 ? static_cast<double>(tokens_) / engine.rate : 0;
+  const int64_t requests = size() + engine.waiting;
+  if (requests >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
     return Refusal{503, "queue",
-                   fmt::format("{} requests of {} tokens wait (the most are {} and {})", size(), tokens_,
+                   fmt::format("{} requests of {} tokens wait (the most are {} and {})", requests, tokens_,
                                bounds_.requests, bounds_.tokens),
                    std::max(expected, 1.0)};
   if (expected > bounds_.wait)
@@ -54,8 +55,9 @@ std::optional<Refusal> FairQueue::full(int64_t tokens, double rate) const {
   return std::nullopt;
 }
 
-std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate) {
-  if (std::optional<Refusal> refusal = full(tokens, rate)) return refusal;
+std::optional<Refusal> FairQueue::push(Id id, const std::string& key, int32_t priority, int64_t tokens,
+                                       const Beyond& engine) {
+  if (std::optional<Refusal> refusal = full(tokens, engine)) return refusal;
   double& finish = finish_[key];
   const Place place{-priority, std::max(finish, now_), id};
   finish = place.start + static_cast<double>(tokens);

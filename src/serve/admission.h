@@ -57,10 +57,16 @@ class FairQueue {
   };
   explicit FairQueue(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Enters a request, or says why not. `rate`: tokens a second that the engine finishes; 0: not known yet.
-  std::optional<Refusal> push(Id id, const std::string& key, int32_t priority, int64_t tokens, double rate);
+  // What the engine does meanwhile.
+  struct Beyond {
+    double rate = 0;      // tokens a second that it finishes; 0: not known yet
+    int64_t waiting = 0;  // requests that wait inside of it, and count as those here
+  };
+
+  // Enters a request, or says why not.
+  std::optional<Refusal> push(Id id, const std::string& key, int32_t priority, int64_t tokens, const Beyond& engine);
   // Why a request of so many tokens cannot wait; none: it can.
-  std::optional<Refusal> full(int64_t tokens, double rate) const;
+  std::optional<Refusal> full(int64_t tokens, const Beyond& engine) const;
   std::optional<Id> pop();
   bool remove(Id id);  // whether it was waiting
 

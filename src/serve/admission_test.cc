@@ -43,8 +43,8 @@ TEST(KeyBudget, TextsAtOnceEndWithTheirRequests) {
 TEST(FairQueue, KeysTakeTurnsByTokens) {
   FairQueue queue({});
   // Key 1 asks for much first; key 2 comes later with little.
-  for (FairQueue::Id id = 0; id < 4; ++id) EXPECT_FALSE(queue.push(id, "1", 0, 1000, 0));
-  for (FairQueue::Id id = 10; id < 14; ++id) EXPECT_FALSE(queue.push(id, "2", 0, 500, 0));
+  for (FairQueue::Id id = 0; id < 4; ++id) EXPECT_FALSE(queue.push(id, "1", 0, 1000, {}));
+  for (FairQueue::Id id = 10; id < 14; ++id) EXPECT_FALSE(queue.push(id, "2", 0, 500, {}));
   std::vector<FairQueue::Id> order;
   while (const auto id = queue.pop()) order.push_back(*id);
   EXPECT_EQ(order, (std::vector<FairQueue::Id>{0, 10, 11, 1, 12, 13, 2, 3}));
@@ -52,9 +52,9 @@ TEST(FairQueue, KeysTakeTurnsByTokens) {
 
 TEST(FairQueue, AnIdleKeySavesNothingUp) {
   FairQueue queue({});
-  for (FairQueue::Id id = 0; id < 10; ++id) queue.push(id, "1", 0, 100, 0), queue.pop();
-  for (FairQueue::Id id = 20; id < 24; ++id) queue.push(id, "1", 0, 100, 0);
-  for (FairQueue::Id id = 30; id < 34; ++id) queue.push(id, "2", 0, 100, 0);
+  for (FairQueue::Id id = 0; id < 10; ++id) queue.push(id, "1", 0, 100, {}), queue.pop();
+  for (FairQueue::Id id = 20; id < 24; ++id) queue.push(id, "1", 0, 100, {});
+  for (FairQueue::Id id = 30; id < 34; ++id) queue.push(id, "2", 0, 100, {});
   std::vector<FairQueue::Id> order;
   while (const auto id = queue.pop()) order.push_back(*id);
   // Key 2 is one request ahead, not ten.
@@ -63,7 +63,7 @@ TEST(FairQueue, AnIdleKeySavesNothingUp) {
 
 TEST(FairQueue, PriorityGoesFirstAndWhoLeavesIsForgotten) {
   FairQueue queue({});
-  queue.push(1, "1", 0, 10, 0), queue.push(2, "1", 5, 10, 0), queue.push(3, "1", 0, 10, 0);
+  queue.push(1, "1", 0, 10, {}), queue.push(2, "1", 5, 10, {}), queue.push(3, "1", 0, 10, {});
   EXPECT_TRUE(queue.remove(1));
   EXPECT_FALSE(queue.remove(1));
   EXPECT_EQ(queue.pop(), 2u);
@@ -74,16 +74,16 @@ TEST(FairQueue, PriorityGoesFirstAndWhoLeavesIsForgotten) {
 
 TEST(FairQueue, IsBoundedInRequestsTokensAndTime) {
   FairQueue queue({.requests = 3, .tokens = 1000, .wait = 2});
-  EXPECT_FALSE(queue.push(1, "1", 0, 500, 100));
-  const auto wait = queue.push(2, "1", 0, 1, 100);  // 500 tokens at 100 a second
+  EXPECT_FALSE(queue.push(1, "1", 0, 500, {.rate = 100}));
+  const auto wait = queue.push(2, "1", 0, 1, {.rate = 100});  // 500 tokens at 100 a second
   ASSERT_TRUE(wait);
   EXPECT_EQ(wait->status, 503);
   EXPECT_EQ(wait->reason, "wait");
   EXPECT_DOUBLE_EQ(wait->retry_after, 4);
-  EXPECT_EQ(queue.push(3, "1", 0, 501, 0)->reason, "queue");
-  EXPECT_FALSE(queue.push(4, "1", 0, 1, 0));
-  EXPECT_FALSE(queue.push(5, "1", 0, 1, 0));
-  EXPECT_EQ(queue.push(6, "1", 0, 1, 0)->reason, "queue");
+  EXPECT_EQ(queue.push(3, "1", 0, 501, {})->reason, "queue");
+  EXPECT_FALSE(queue.push(4, "1", 0, 1, {}));
+  EXPECT_FALSE(queue.push(5, "1", 0, 1, {}));
+  EXPECT_EQ(queue.push(6, "1", 0, 1, {})->reason, "queue");
 }
 
 }  // namespace

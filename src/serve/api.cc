@@ -22,7 +22,7 @@ constexpr double kMost = 1e6;
 constexpr size_t kMostBytes = 1024;  // of a stop string, of a salt
 
 void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sampling) {
-  const nlohmann::json* bias = fields.find("logit_bias");
+  const nlohmann::ordered_json* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object() || bias->size() > 1024) fields.fail("logit_bias", "want an object of at most 1024 token ids");
   for (const auto& [name, value] : bias->items()) {
@@ -102,7 +102,7 @@ void read_chat(const std::string& folder, const std::string& file, ApiModel& mod
 
 void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   SamplingOptions& sampling = request.sampling;
-  sampling = model.sampling;
+  if (!fields.flag("use_beam_search").value_or(false)) sampling = model.sampling;
   sampling.temperature = fields.number("temperature", 0, 100).value_or(sampling.temperature);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(sampling.top_p);
   sampling.top_k = std::max<int64_t>(fields.integer("top_k", -1, 1'000'000'000).value_or(sampling.top_k), 0);
@@ -133,7 +133,7 @@ void read_generation(Fields& fields, const ApiModel& model, const std::string& k
     fields.fail("cache_salt", fmt::format("want at most {} bytes", kMostBytes));
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
-  fields.refuse("use_beam_search", "beam search is not served yet");
+  read_beams(fields, model, request);
   read_guide(fields, model, key, request);
 }
 

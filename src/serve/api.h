@@ -52,6 +52,9 @@ void read_chat(const std::string& folder, const std::string& file, ApiModel& mod
 // min_tokens, priority, cache_salt ... and refuses by name what is not served. `key`: the API key's name.
 void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request);
 
+// Reads use_beam_search, best_of, length_penalty and early_stopping, after the other fields of sampling.
+void read_beams(Fields& fields, const ApiModel& model, GenerationRequest& request);
+
 // An identifier that begins with this: "cmpl-" and 32 hex digits.
 std::string make_id(std::string_view prefix);
 // Of a tool call, which templates may write: Mistral's take nine letters or digits, others the prefix and 32 hex

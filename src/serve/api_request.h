@@ -22,10 +22,9 @@ struct ApiRequest {
   std::string body;
   std::string key;                        // name of the API key; empty: none is asked for
   std::shared_ptr<RequestRecord> record;  // may be none
-  nlohmann::json json;  // the body's object; null where the route reads none, or another form than JSON
-
-  // The body with its members in the client's order, in which templates print them.
-  nlohmann::ordered_json ordered() const { return nlohmann::ordered_json::parse(body); }
+  // The body's object, its members in the client's order, in which templates print them; null where the route reads
+  // none, or another form than JSON.
+  nlohmann::ordered_json json;
 };
 
 // A request that is ready for the front, and what it costs.

@@ -154,7 +154,7 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
-  const ChatInput input = read_chat_input(fields, asked.ordered(), model);
+  const ChatInput input = read_chat_input(fields, model);
   // As vLLM: the last message's text, where its role is the reply's.
   const Json& last = input.messages.back();
   std::string echo;

@@ -17,11 +17,11 @@ using Json = nlohmann::ordered_json;
 // "none", "auto", "required" or {"type": "function", "function": {"name"}}.
 ToolChoice read_tool_choice(Fields& fields) {
   ToolChoice choice{.parallel = fields.flag("parallel_tool_calls").value_or(true)};
-  const nlohmann::json* given = fields.find("tool_choice");
+  const Json* given = fields.find("tool_choice");
   if (given == nullptr || *given == "auto") return choice;
   if (given->is_object()) {
-    const nlohmann::json function = given->value("function", nlohmann::json());
-    const nlohmann::json name = function.is_object() ? function.value("name", nlohmann::json()) : nlohmann::json();
+    const Json function = given->value("function", Json());
+    const Json name = function.is_object() ? function.value("name", Json()) : Json();
     if (name.is_string()) choice.required = true, choice.only = name.get<std::string>();
   }
   choice.required |= *given == "required";
@@ -123,23 +123,24 @@ void check_messages(const Json& messages, const std::string& field) {
   }
 }
 
-ChatInput read_chat_input(Fields& fields, const Json& ordered, const ApiModel& model) {
+ChatInput read_chat_input(Fields& fields, const ApiModel& model) {
   ChatInput input{.own_template = read_template(fields, model)};
-  if (fields.find("messages") == nullptr) fields.fail("messages", "want a list of at least one message");
-  input.messages = ordered.at("messages");
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr) fields.fail("messages", "want a list of at least one message");
+  input.messages = *messages;
   check_messages(input.messages, "messages");
-  if (const nlohmann::json* tools = fields.find("tools")) {
+  if (const Json* tools = fields.find("tools")) {
     if (!tools->is_array()) fields.fail("tools", "want a list of tools");
-    input.tools = ordered.at("tools");
+    input.tools = *tools;
   }
   input.choice = read_tool_choice(fields);
   input.generation_prompt = fields.flag("add_generation_prompt").value_or(true);
   input.continue_final = fields.flag("continue_final_message").value_or(false);
   if (input.continue_final && input.generation_prompt)
     fields.fail("continue_final_message", "a new message is begun: set add_generation_prompt to false");
-  if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
+  if (const Json* given = fields.find("chat_template_kwargs")) {
     if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
-    input.settings = ordered.at("chat_template_kwargs");
+    input.settings = *given;
   }
   return input;
 }

@@ -29,7 +29,7 @@ struct ChatInput {
 };
 // Fields messages, tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs, add_generation_prompt
 // and continue_final_message. Throws ApiError.
-ChatInput read_chat_input(Fields& fields, const nlohmann::ordered_json& ordered, const ApiModel& model);
+ChatInput read_chat_input(Fields& fields, const ApiModel& model);
 // `name`: of the messages' field in errors. Throws ApiError.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& name);
 

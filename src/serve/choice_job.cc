@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
   Options options{.stream = fields.flag("stream").value_or(false),
                   .ids = fields.flag("return_token_ids").value_or(false)};
-  if (const nlohmann::json* stream_options = fields.find("stream_options")) {
+  if (const Json* stream_options = fields.find("stream_options")) {
     Fields inner(*stream_options, "stream_options.");
     options.usage = inner.flag("include_usage").value_or(false);
     if (!options.stream) fields.fail("stream_options", "only of streams: set stream");
@@ -25,7 +25,8 @@ ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
 void ChoiceJob::check_scores(const Fields& fields, const char* field, const GenerationRequest& request, size_t tokens) {
   constexpr int64_t kMostEntries = 500'000;
   if (request.prompt_logprobs < 0) return;
-  if (request.n > 1) fields.fail(field, "log-probabilities of a prompt are served for n = 1");
+  if (request.n > 1 || request.beams > 0)
+    fields.fail(field, "log-probabilities of a prompt are served for n = 1, without beams");
   if (static_cast<int64_t>(tokens) > kMostEntries / (request.prompt_logprobs + 1))
     fields.fail(field, fmt::format("{} tokens with {} log-probabilities each: the most are {} together", tokens,
                                    request.prompt_logprobs + 1, kMostEntries));

@@ -120,16 +120,16 @@ class Completion final : public ChoiceJob {
 
 // Prompts as ids: a text, ids, or a list of either.
 std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& model) {
-  const nlohmann::json* prompt = fields.find("prompt");
+  const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) fields.fail("prompt", "want a text, token ids, or a list of either");
   const bool special = fields.flag("add_special_tokens").value_or(true);
   std::vector<std::vector<int32_t>> prompts;
   const auto add_text = [&](const std::string& text) {
     prompts.push_back(model.tokenizer->encode(text, {.add_bos = special && model.tokenizer->adds_bos()}));
   };
-  const auto add_ids = [&](const nlohmann::json& list) {
+  const auto add_ids = [&](const Json& list) {
     std::vector<int32_t>& ids = prompts.emplace_back();
-    for (const nlohmann::json& id : list) {
+    for (const Json& id : list) {
       if (!id.is_number_integer() || id.get<double>() < 0 ||
           id.get<double>() >= static_cast<double>(model.engine->vocab_size()))
         throw ApiError(fmt::format("prompt holds {} where a token id below {} is wanted", id.dump().substr(0, 60),
@@ -143,7 +143,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
   } else if (prompt->is_array() && !prompt->empty() && prompt->front().is_number()) {
     add_ids(*prompt);
   } else if (prompt->is_array() && !prompt->empty() && prompt->size() <= static_cast<size_t>(model.max_texts)) {
-    for (const nlohmann::json& one : *prompt) {
+    for (const Json& one : *prompt) {
       if (one.is_string()) {
         add_text(one.get<std::string>());
       } else if (one.is_array()) {
@@ -182,8 +182,6 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   request.max_tokens = fields.integer("max_tokens", echo || scores ? 0 : 1, kMost).value_or(16);
   request.prompt_logprobs = std::max(options.prompt_logprobs, echo_scores ? options.logprobs : -1);
   fields.refuse("suffix", "suffixes are not served", "\"\"");
-  if (const auto best = fields.integer("best_of", 1, model.max_texts); best && *best != request.n)
-    fields.fail("best_of", "other than n it is not served yet");
 
   Prepared prepared;
   std::vector<GenerationRequest> requests;
@@ -193,7 +191,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
     requests.push_back(request);
     requests.back().prompt_ids = std::move(ids);
   }
-  if (static_cast<int64_t>(requests.size()) * request.n > model.max_texts)
+  if (std::ssize(requests) * std::max(request.n, request.beams) > model.max_texts)
     fields.fail("n", fmt::format("{} prompts give more than {} texts", requests.size(), model.max_texts));
   auto job = std::make_shared<Completion>(model, options, echo, std::move(reply));
   job->priority = request.priority;

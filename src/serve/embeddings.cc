@@ -66,9 +66,9 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   if (format != "float" && format != "base64") fields.fail("encoding_format", "want float or base64");
   const int64_t dimensions = fields.integer("dimensions", 1, facts.width).value_or(0);
   const std::string before = read_prompt(fields, facts);
-  const nlohmann::json* input = fields.find("input");
+  const nlohmann::ordered_json* input = fields.find("input");
   std::vector<GenerationRequest> prompts;
-  const auto add = [&](const nlohmann::json& one) {
+  const auto add = [&](const nlohmann::ordered_json& one) {
     if (!one.is_string() && !one.is_array()) fields.fail("input", "want a text, token ids, or a list of either");
     prompts.push_back(one.is_string()
                           ? reader.text(one.get<std::string>().empty() ? "" : before + one.get<std::string>())
@@ -81,7 +81,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   const bool several = input->is_array() && !input->front().is_number();
   if (several && input->size() > kMostInputs) fields.fail("input", fmt::format("want at most {} inputs", kMostInputs));
   if (several) {
-    for (const nlohmann::json& one : *input) add(one);
+    for (const nlohmann::ordered_json& one : *input) add(one);
   } else {
     add(*input);
   }

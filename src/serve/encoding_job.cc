@@ -26,10 +26,10 @@ GenerationRequest InputReader::text(const std::string& text, const std::optional
   return request;
 }
 
-GenerationRequest InputReader::ids(const nlohmann::json& list) const {
+GenerationRequest InputReader::ids(const nlohmann::ordered_json& list) const {
   GenerationRequest request;
   request.max_tokens = 0, request.encode = true;
-  for (const nlohmann::json& id : list) {
+  for (const nlohmann::ordered_json& id : list) {
     if (!id.is_number_integer() || id.get<double>() < 0 ||
         id.get<double>() >= static_cast<double>(model_.engine->vocab_size()))
       throw ApiError(fmt::format("input holds {} where a token id below {} is wanted", id.dump().substr(0, 60),

@@ -42,7 +42,7 @@ class InputReader {
 
   // Of one text or a pair.
   GenerationRequest text(const std::string& text, const std::optional<std::string_view>& pair = {}) const;
-  GenerationRequest ids(const nlohmann::json& list) const;
+  GenerationRequest ids(const nlohmann::ordered_json& list) const;
 
  private:
   const ApiModel& model_;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-std::string shown(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string shown(const nlohmann::ordered_json& value) {
+  std::string text = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
 }
@@ -32,13 +32,13 @@ std::string error_body(const ApiError& error) {
       {"message", error.what()}, {"type", type}, {"param", nullptr}, {"code", error.status()}};
   if (!error.field().empty()) body["param"] = error.field();
   if (!error.code().empty()) body["code"] = error.code();
-  return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-nlohmann::json parse_body(std::string_view body) {
+nlohmann::ordered_json parse_body(std::string_view body) {
   try {
     check_json_cost(body, "the body", kMaxDepth);  // before the parser, which goes as deep as it is led
-    nlohmann::json json = parse_json(body, "the body", /*unique_keys=*/true);
+    nlohmann::ordered_json json = parse_json<nlohmann::ordered_json>(body, "the body", /*unique_keys=*/true);
     if (!json.is_object()) throw ApiError("the body is no JSON object");
     return json;
   } catch (const Error& error) {
@@ -46,7 +46,7 @@ nlohmann::json parse_body(std::string_view body) {
   }
 }
 
-Fields::Fields(const nlohmann::json& object, std::string path) : object_(object), path_(std::move(path)) {
+Fields::Fields(const nlohmann::ordered_json& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object.is_object())
     throw ApiError(fmt::format("{} is {} (want an object)", path_.substr(0, path_.size() - 1), shown(object)),
                    path_.substr(0, path_.size() - 1));
@@ -58,28 +58,28 @@ void Fields::fail(const char* key, const std::string& message) const {
   throw ApiError(fmt::format("{} is {} ({})", name, found != object_.end() ? shown(*found) : "missing", message), name);
 }
 
-const nlohmann::json* Fields::find(const char* key) {
+const nlohmann::ordered_json* Fields::find(const char* key) {
   known_.insert(key);
   const auto found = object_.find(key);
   return found != object_.end() && !found->is_null() ? &*found : nullptr;
 }
 
 std::optional<std::string> Fields::text(const char* key) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) fail(key, "want a string");
   return value->get<std::string>();
 }
 
 std::optional<bool> Fields::flag(const char* key) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) fail(key, "want true or false");
   return value->get<bool>();
 }
 
 std::optional<int64_t> Fields::integer(const char* key, int64_t min, int64_t max) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return std::nullopt;
   const bool whole = value->is_number_integer() ||
                      (value->is_number_float() && value->get<double>() == std::floor(value->get<double>()));
@@ -91,7 +91,7 @@ std::optional<int64_t> Fields::integer(const char* key, int64_t min, int64_t max
 }
 
 std::optional<double> Fields::number(const char* key, double min, double max) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number() || !(value->get<double>() >= min) || !(value->get<double>() <= max))
     fail(key, fmt::format("want a number from {} to {}", min, max));
@@ -99,12 +99,12 @@ std::optional<double> Fields::number(const char* key, double min, double max) {
 }
 
 std::vector<std::string> Fields::texts(const char* key, size_t most) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return {};
   if (value->is_string()) return {value->get<std::string>()};
   std::vector<std::string> list;
   if (!value->is_array() || value->size() > most) fail(key, fmt::format("want a string or at most {} strings", most));
-  for (const nlohmann::json& item : *value) {
+  for (const nlohmann::ordered_json& item : *value) {
     if (!item.is_string()) fail(key, fmt::format("want a string or at most {} strings", most));
     list.push_back(item.get<std::string>());
   }
@@ -112,12 +112,12 @@ std::vector<std::string> Fields::texts(const char* key, size_t most) {
 }
 
 std::vector<int64_t> Fields::integers(const char* key, int64_t min, int64_t max, size_t most) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr) return {};
   std::vector<int64_t> list;
   const auto want = [&] { return fmt::format("want at most {} whole numbers from {} to {}", most, min, max); };
   if (!value->is_array() || value->size() > most) fail(key, want());
-  for (const nlohmann::json& item : *value) {
+  for (const nlohmann::ordered_json& item : *value) {
     if (!item.is_number_integer() || item.get<double>() < static_cast<double>(min) ||
         item.get<double>() > static_cast<double>(max))
       fail(key, want());
@@ -127,7 +127,7 @@ std::vector<int64_t> Fields::integers(const char* key, int64_t min, int64_t max,
 }
 
 void Fields::refuse(const char* key, const char* why, const char* harmless) {
-  const nlohmann::json* value = find(key);
+  const nlohmann::ordered_json* value = find(key);
   if (value == nullptr || *value == false || value->dump() == harmless) return;
   fail(key, why);
 }

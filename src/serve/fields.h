@@ -34,15 +34,15 @@ class ApiError : public std::exception {
 std::string error_body(const ApiError& error);
 
 // Parses a body; ApiError for what is no JSON object, is nested deeper than 64 levels or names a key twice.
-nlohmann::json parse_body(std::string_view body);
+nlohmann::ordered_json parse_body(std::string_view body);
 
 class Fields {
  public:
   // `path`: of the object in its request, "stream_options."; empty: the request itself.
-  explicit Fields(const nlohmann::json& object, std::string path = {});
+  explicit Fields(const nlohmann::ordered_json& object, std::string path = {});
 
   // The member; nullptr: it is not there or null. Naming a member is what makes it a known one.
-  const nlohmann::json* find(const char* key);
+  const nlohmann::ordered_json* find(const char* key);
   std::optional<std::string> text(const char* key);
   std::optional<bool> flag(const char* key);
   std::optional<int64_t> integer(const char* key, int64_t min, int64_t max);
@@ -62,7 +62,7 @@ class Fields {
   std::vector<std::string> unknown() const;
 
  private:
-  const nlohmann::json& object_;
+  const nlohmann::ordered_json& object_;
   const std::string path_;
   std::set<std::string, std::less<>> known_;
 };

@@ -57,7 +57,11 @@ int64_t Front::waiting() const {
 
 std::optional<Refusal> Front::full() const {
   const std::lock_guard lock(mutex_);
-  return closed_ ? closed_ : queue_.full(0, rate_);
+  return closed_ ? closed_ : queue_.full(0, beyond());
+}
+
+FairQueue::Beyond Front::beyond() const {
+  return {.rate = rate_, .waiting = std::clamp<int64_t>(inside_ - options_.sequences, 0, ahead_)};
 }
 
 void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
@@ -65,7 +69,8 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->tokens_ = job->prompt_tokens_ = prompt_tokens;
   for (const GenerationRequest& prompt : job->prompts) {
     const int64_t room = std::max<int64_t>(engine_.context() - static_cast<int64_t>(prompt.prompt_ids.size()), 1);
-    job->texts_ += prompt.n, job->tokens_ += prompt.n * std::min(prompt.max_tokens, room);
+    const int64_t texts = std::max(prompt.n, prompt.beams);
+    job->texts_ += texts, job->tokens_ += texts * std::min(prompt.max_tokens, room);
   }
   std::optional<Refusal> refusal;
   {
@@ -76,7 +81,7 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
     if (!refusal) {
       const int32_t priority = job->priority + (budget != nullptr ? budget->limits().priority : 0);
       job->id_ = next_id_++;
-      refusal = queue_.push(job->id_, job->key, priority, job->tokens_, rate_);
+      refusal = queue_.push(job->id_, job->key, priority, job->tokens_, beyond());
       if (refusal && budget != nullptr) budget->give_back(job->texts_, job->tokens_);
       if (!refusal) jobs_[job->id_] = job, job->waiting_ = true;
     }
@@ -182,7 +187,7 @@ void Front::drain(const std::shared_ptr<Job>& job) {
       if (watch_ != nullptr && last > 0 && !event.ids.empty())
         watch_->between((at - last) / static_cast<double>(event.ids.size()), static_cast<int64_t>(event.ids.size()));
       if (!event.ids.empty()) last = at;
-      if (event.finished != FinishReason::kNone) --job->running_, job->finished_ = event.finished;
+      if (event.finished != FinishReason::kNone) --inside_, --job->running_, job->finished_ = event.finished;
       if (event.finished != FinishReason::kNone && job->record) {
         job->record->finished.push_back(event.finished);
         if (event.error_kind != ErrorKind::kNone) job->record->error = error_kind_name(event.error_kind);
@@ -211,6 +216,7 @@ void Front::end(const std::shared_ptr<Job>& job) {
     used += times.back().prompt_tokens + times.back().generated_tokens;
   }
   started(*job);
+  inside_ -= std::exchange(job->running_, 0);
   job->streams_.clear();
   {
     const std::lock_guard lock(mutex_);
@@ -244,9 +250,10 @@ void Front::pump() {
       if (!id) return;
       job = jobs_.at(*id);
       job->waiting_ = false;
-      ++ahead_, ahead_tokens_ += job->prompt_tokens_;
+      ++ahead_, ahead_tokens_ += job->prompt_tokens_, inside_ += job->texts_;
     }
-    job->running_ = job->texts_, job->entered_ = now();
+    job->running_ = 0, job->entered_ = now();
+    for (const GenerationRequest& prompt : job->prompts) job->running_ += prompt.n;
     for (GenerationRequest& prompt : job->prompts) {
       job->last_.emplace_back(static_cast<size_t>(prompt.n));
       prompt.on_news = [inbox = inbox_, weak = std::weak_ptr<Job>(job)] {

@@ -1,6 +1,7 @@
 // Between API requests and the engine: admission, order, and one thread that turns news of texts into bytes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <limits>
@@ -51,6 +52,7 @@ struct FrontOptions {
   int64_t ahead = 16;        // requests that wait inside of the engine at least
   int64_t ahead_tokens = 0;  // and as many as have so many prompt tokens: enough to fill its next steps
   int64_t ahead_most = std::numeric_limits<int64_t>::max();  // but, above `ahead`, no more than so many
+  int64_t sequences = std::numeric_limits<int64_t>::max();   // texts that run at once: more inside of the engine wait
 };
 
 // Hears of what is worth counting: of refusals in the thread of submit(), else in the front's.
@@ -95,6 +97,7 @@ class Front {
   static void refuse(Job& job, const Refusal& refusal);
   // Moves requests into the engine while it has few that wait. Called without the lock.
   void pump();
+  FairQueue::Beyond beyond() const;  // under the lock
 
   Engine& engine_;
   const FrontOptions options_;
@@ -106,6 +109,7 @@ class Front {
   std::map<FairQueue::Id, std::shared_ptr<Job>> jobs_;
   FairQueue::Id next_id_ = 1;
   int64_t ahead_ = 0, ahead_tokens_ = 0;  // in the engine, without a token yet
+  std::atomic<int64_t> inside_ = 0;       // texts in the engine
   double rate_ = 0, rate_at_ = 0;
   int64_t rate_tokens_ = 0;
   bool waited_ = false;  // requests, when that was measured

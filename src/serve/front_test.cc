@@ -69,6 +69,25 @@ TEST(Front, WhatComesAfterTheEndIsRefused) {
   EXPECT_EQ(submit(front, texts(1, 3))->ended.get_future().get(), "shutdown");
 }
 
+TEST(Front, WhatWaitsInsideOfTheEngineIsPartOfTheQueue) {
+  const auto engine = test_engine({.limits = fake_limits()}, {.max_sequences = 1});
+  Front front(*engine, {}, {.queue = {.requests = 1}, .sequences = 1});
+  std::promise<void> running, open;
+  GenerationRequest blocker = texts(1, 3, 1);
+  blocker.mask = [&](int64_t, std::span<const int32_t>, std::span<uint32_t>) {
+    running.set_value();
+    open.get_future().wait();
+  };
+  const auto runs = submit(front, blocker);
+  running.get_future().wait();
+  const auto waits = submit(front, texts(1, 3));
+  while (front.waiting() > 0) std::this_thread::yield();  // until it is inside
+  EXPECT_EQ(submit(front, texts(1, 3))->ended.get_future().get(), "queue");
+  open.set_value();
+  EXPECT_EQ(waits->ended.get_future().get(), "end");
+  EXPECT_EQ(submit(front, texts(1, 3))->ended.get_future().get(), "end");
+}
+
 TEST(Front, TheEngineOutlivesItsFront) {
   const auto engine = test_engine({.limits = fake_limits()});
   for (int i = 0; i < 50; ++i) {

@@ -13,18 +13,18 @@ namespace {
 using Guides = std::shared_ptr<const Guide>;
 
 // A schema as its object or its text.
-std::string source_of(const nlohmann::json& value) {
+std::string source_of(const nlohmann::ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-Guides make_guide(const std::string& kind, const nlohmann::json& value, const std::string& source,
+Guides make_guide(const std::string& kind, const nlohmann::ordered_json& value, const std::string& source,
                   const GuideLimits& limits) {
   if (kind == "json") return json_schema_guide(source, limits);
   if (kind == "json_object") return json_object_guide(limits);
   if (kind == "regex") return regex_guide(source, limits);
   if (kind == "grammar") return grammar_guide(source, limits);
   std::vector<std::string> choices;
-  for (const nlohmann::json& choice : value)
+  for (const nlohmann::ordered_json& choice : value)
     choices.push_back(choice.is_string() ? choice.get<std::string>() : choice.dump());
   return choice_guide(choices, limits);
 }
@@ -36,7 +36,7 @@ struct Source {
 };
 
 Guides guide_of(Fields& fields, const char* field, const Source& from, const std::string& kind,
-                const nlohmann::json& value) {
+                const nlohmann::ordered_json& value) {
   if ((kind == "regex" || kind == "grammar") && !value.is_string())
     fields.fail(field, fmt::format("{}: want a string", kind));
   const std::string source = source_of(value);
@@ -49,12 +49,12 @@ Guides guide_of(Fields& fields, const char* field, const Source& from, const std
 }
 
 Guides structured(Fields& fields, const Source& from) {
-  const nlohmann::json* asked = fields.find("structured_outputs");
+  const nlohmann::ordered_json* asked = fields.find("structured_outputs");
   if (asked == nullptr) return nullptr;
   Fields inner(*asked, "structured_outputs.");
   Guides guide;
   for (const char* kind : {"json", "regex", "choice", "grammar", "json_object"}) {
-    const nlohmann::json* value = inner.find(kind);
+    const nlohmann::ordered_json* value = inner.find(kind);
     if (value == nullptr || *value == false) continue;
     if (guide) fields.fail("structured_outputs", "want one of json, regex, choice, grammar and json_object");
     guide = guide_of(fields, "structured_outputs", from, kind, *value);
@@ -68,13 +68,13 @@ Guides structured(Fields& fields, const Source& from) {
 // OpenAI's: {"type": "text" | "json_object" | "json_schema"}, a schema as {"json_schema": {"name", "schema"}} or,
 // `flat`, as {"name", "schema"} beside the type.
 Guides format_guide(Fields& fields, const char* key, const Source& from, bool flat) {
-  const nlohmann::json* asked = fields.find(key);
+  const nlohmann::ordered_json* asked = fields.find(key);
   if (asked == nullptr) return nullptr;
   Fields inner(*asked, fields.name_of(key) + ".");
   const std::string type = inner.text("type").value_or("");
   if (type == "text") return nullptr;
   if (type == "json_object") return guide_of(fields, key, from, "json_object", {});
-  const nlohmann::json* holder = flat ? asked : inner.find("json_schema");
+  const nlohmann::ordered_json* holder = flat ? asked : inner.find("json_schema");
   if (type != "json_schema" || holder == nullptr || !holder->is_object() || !holder->contains("schema"))
     fields.fail(key, fmt::format("want a type of text, json_object, or json_schema with a {}schema",
                                  flat ? "" : "json_schema."));
@@ -160,9 +160,10 @@ void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& re
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");
-  request.mask = GuidedTexts(guide, model.trie, ends, request.n);
+  const int64_t texts = std::max(request.n, request.beams);
+  request.mask = GuidedTexts(guide, model.trie, ends, texts);
   if (!model.engine->options().draft.empty() && request.draft_tokens != 0)
-    request.fits = GuidedTexts(guide, model.trie, ends, request.n);
+    request.fits = GuidedTexts(guide, model.trie, ends, texts);
 }
 
 Guides find_guide(const ApiModel& model, const std::string& key, const std::string& kind, const std::string& source,
@@ -183,7 +184,7 @@ void read_guide(Fields& fields, const ApiModel& model, const std::string& key, G
 }
 
 void read_text_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
-  const nlohmann::json* text = fields.find("text");
+  const nlohmann::ordered_json* text = fields.find("text");
   if (text == nullptr) return;
   Fields inner(*text, "text.");
   const Guides guide = format_guide(inner, "format", {model, key}, /*flat=*/true);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -11,12 +12,14 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <optional>
 
 #include "base/log.h"
@@ -28,11 +31,36 @@ namespace asio = boost::asio;
 using Socket = asio::generic::stream_protocol::socket;
 using TlsStream = asio::ssl::stream<Socket>;
 
+// Who reads a block of a body next, one at a time: between two blocks all else that is ready in the server's thread
+// runs, so that no number of large bodies holds up a probe. In that thread alone.
+class BodyTurns {
+ public:
+  asio::awaitable<void> next() {
+    const auto executor = co_await asio::this_coro::executor;
+    asio::steady_timer turn(executor, asio::steady_timer::time_point::max());
+    waiting_.push_back(&turn);
+    if (waiting_.size() == 1) give(executor);
+    boost::system::error_code woken;
+    co_await turn.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  }
+
+ private:
+  void give(const asio::any_io_executor& executor) {
+    asio::post(executor, [this, executor] {
+      waiting_.front()->cancel();
+      waiting_.pop_front();
+      if (!waiting_.empty()) give(executor);
+    });
+  }
+  std::deque<asio::steady_timer*> waiting_;
+};
+
 // What connections share.
 struct HttpShared {
   HttpOptions options;
   HttpHandler handler;
   bool draining = false;
+  BodyTurns body_turns;
   std::atomic<int64_t> running = 0;
   std::atomic<int64_t> body_bytes = 0;  // of requests that come or wait to be read
 };
@@ -138,6 +166,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
         room_ = nullptr;
         continue;
       }
+      if (wants_body_) co_await shared_->body_turns.next();
       block.resize(wants_body_ ? kBodyBlock : kBlock);
       Error error;
       const size_t count =
@@ -356,7 +385,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     close();
   }
 
-  static constexpr size_t kBlock = 2 << 10, kBodyBlock = 64 << 10, kReadAhead = 128 << 10, kWriteBlock = 64 << 10;
+  static constexpr size_t kBlock = 2 << 10, kBodyBlock = 16 << 10, kReadAhead = 128 << 10, kWriteBlock = 64 << 10;
   static constexpr double kLinger = 1;
 
   Stream stream_;

@@ -60,7 +60,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
 std::string render_chat(const ApiRequest& request, const ApiModel& model) {
   Fields fields(request.json);
   model.check_name(fields);
-  const ChatPrompt prompt = render(read_chat_input(fields, request.ordered(), model), model);
+  const ChatPrompt prompt = render(read_chat_input(fields, model), model);
   return dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}});
 }
 
@@ -69,7 +69,7 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
   model.check_name(fields);
   std::vector<int32_t> ids;
   if (fields.find("messages") != nullptr) {
-    ids = render(read_chat_input(fields, request.ordered(), model), model).ids;
+    ids = render(read_chat_input(fields, model), model).ids;
   } else {
     const std::optional<std::string> prompt = fields.text("prompt");
     if (!prompt) fields.fail("prompt", "want a text, or messages");

@@ -86,18 +86,18 @@ struct ReplySpec {
 // A request of /infer or /generate as members that completions have too.
 struct Asked {
   ReplySpec reply;
-  nlohmann::json fields = nlohmann::json::object();
+  Json fields = Json::object();
 };
 
-void put(Asked& asked, const std::string& name, const nlohmann::json& value) {
+void put(Asked& asked, const std::string& name, const Json& value) {
   const InputSpec* spec = find_input(name);
   const std::string field = spec != nullptr ? spec->field : name;
-  if (!asked.fields.emplace(field, value).second)
+  if (!asked.fields.emplace(field, Json(value)).second)
     throw ApiError(fmt::format("{} is given twice{}", name, field != name ? ", once as another name of " + field : ""),
                    name);
 }
 
-void put_all(Asked& asked, const nlohmann::json& object, const std::string& where) {
+void put_all(Asked& asked, const Json& object, const std::string& where) {
   if (!object.is_object()) throw ApiError(where + " is no object", where);
   for (const auto& [name, value] : object.items()) put(asked, name, value);
 }
@@ -116,22 +116,22 @@ void put_tensor(Asked& asked, Tensor tensor) {
   const bool row = tensor.shape.size() == 1 || (tensor.shape.size() == 2 && tensor.shape[0] == 1);
   if (!row || (!spec->list && tensor.values.size() != 1))
     throw ApiError(fmt::format("{} has the shape {} (want [{}], or that behind a batch of 1)", where,
-                               nlohmann::json(tensor.shape).dump(), spec->list ? "any" : "1"),
+                               Json(tensor.shape).dump(), spec->list ? "any" : "1"),
                    where);
   put(asked, tensor.name, spec->list ? std::move(tensor.values) : tensor.values[0]);
 }
 
-std::vector<RequestedOutput> read_outputs(const nlohmann::json* outputs, bool binary) {
+std::vector<RequestedOutput> read_outputs(const Json* outputs, bool binary) {
   if (outputs == nullptr || outputs->empty()) return {{kOutputs[0].name, binary}};
   if (!outputs->is_array()) throw ApiError("outputs is no list", "outputs");
   std::vector<RequestedOutput> list;
-  for (const nlohmann::json& output : *outputs) {
+  for (const Json& output : *outputs) {
     Fields fields(output, "outputs.");
     RequestedOutput one{fields.text("name").value_or(""), binary};
     if (std::ranges::find(kOutputs, std::string_view(one.name), &InputSpec::name) == std::end(kOutputs))
       fields.fail("name", "want text_output or output_ids");
     if (std::ranges::find(list, one.name, &RequestedOutput::name) != list.end()) fields.fail("name", "is named twice");
-    if (const nlohmann::json* parameters = fields.find("parameters")) {
+    if (const Json* parameters = fields.find("parameters")) {
       Fields inner(*parameters, "outputs.parameters.");
       one.binary = inner.flag("binary_data").value_or(binary);
       inner.refuse("classification", "classification is not served");
@@ -154,13 +154,13 @@ Asked read_infer(const ApiRequest& request) {
   Fields fields(json);
   Asked asked{.reply = {.id = fields.text("id").value_or("")}};
   bool binary = false;
-  if (const nlohmann::json* parameters = fields.find("parameters")) {
+  if (const Json* parameters = fields.find("parameters")) {
     Fields inner(*parameters, "parameters.");
     binary = inner.flag("binary_data_output").value_or(false);
     put_all(asked, *parameters, "parameters");
     asked.fields.erase("binary_data_output");
   }
-  const nlohmann::json* inputs = fields.find("inputs");
+  const Json* inputs = fields.find("inputs");
   if (inputs == nullptr) fields.fail("inputs", "want a list of tensors");
   for (Tensor& tensor : read_tensors(*inputs, bytes)) put_tensor(asked, std::move(tensor));
   asked.reply.outputs = read_outputs(fields.find("outputs"), binary);
@@ -168,10 +168,10 @@ Asked read_infer(const ApiRequest& request) {
 }
 
 Asked read_generate(const ApiRequest& request) {
-  nlohmann::json json = parse_body(request.body);
+  Json json = parse_body(request.body);
   Fields fields(json);
   Asked asked{.reply = {.id = fields.text("id").value_or("")}};
-  if (const nlohmann::json* parameters = fields.find("parameters")) put_all(asked, *parameters, "parameters");
+  if (const Json* parameters = fields.find("parameters")) put_all(asked, *parameters, "parameters");
   json.erase("id"), json.erase("parameters");
   put_all(asked, json, "the body");
   return asked;
@@ -210,9 +210,8 @@ class KserveJob final : public ReplyJob {
     Json json = head(), outputs = Json::array();
     std::string bytes;
     for (const RequestedOutput& output : spec_.outputs) {
-      Tensor tensor{.name = output.name, .datatype = "BYTES", .shape = {1}, .values = nlohmann::json::array({text_})};
-      if (output.name == "output_ids")
-        tensor = {output.name, "INT32", {static_cast<int64_t>(ids_.size())}, nlohmann::json(ids_)};
+      Tensor tensor{.name = output.name, .datatype = "BYTES", .shape = {1}, .values = Json::array({text_})};
+      if (output.name == "output_ids") tensor = {output.name, "INT32", {static_cast<int64_t>(ids_.size())}, Json(ids_)};
       write_tensor(tensor, output.binary, outputs, bytes);
     }
     json["outputs"] = std::move(outputs);
@@ -275,7 +274,7 @@ void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequ
 Prepared prepare(Asked asked, const ApiModel& model, const std::string& key, bool stream, HttpReply reply) {
   if (const auto given = asked.fields.find("sampling_parameters"); given != asked.fields.end()) {
     if (!given->is_string()) throw ApiError("sampling_parameters is no JSON text", "sampling_parameters");
-    const nlohmann::json parameters = parse_body(given->get<std::string>());
+    const Json parameters = parse_body(given->get<std::string>());
     asked.fields.erase(given);
     put_all(asked, parameters, "sampling_parameters");
   }

@@ -14,7 +14,7 @@
 namespace octet::serve {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
 
@@ -191,8 +191,8 @@ std::vector<Tensor> read_tensors(const Json& inputs, std::string_view bytes) {
   return tensors;
 }
 
-void write_tensor(const Tensor& tensor, bool binary, nlohmann::ordered_json& list, std::string& bytes) {
-  nlohmann::ordered_json json = {{"name", tensor.name}, {"datatype", tensor.datatype}, {"shape", tensor.shape}};
+void write_tensor(const Tensor& tensor, bool binary, Json& list, std::string& bytes) {
+  Json json = {{"name", tensor.name}, {"datatype", tensor.datatype}, {"shape", tensor.shape}};
   if (!binary) {
     json["data"] = tensor.values;
   } else {

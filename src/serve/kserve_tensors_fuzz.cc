@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     std::string bytes;
     write_tensor(tensor, /*binary=*/true, list, bytes);
-    const Tensor again = read_tensors(nlohmann::json::parse(list.dump()), bytes).at(0);
+    const Tensor again = read_tensors(nlohmann::ordered_json::parse(list.dump()), bytes).at(0);
     std::string rewritten;
     write_tensor(again, /*binary=*/true, list, rewritten);
     if (again.shape != tensor.shape || rewritten != bytes) std::abort();

@@ -149,28 +149,28 @@ class Message final : public ReplyJob, private BlockWatch {
 
 // Fields of sampling that mean the same in all wire forms; OpenAI's other ones are unknown here.
 void read_sampling(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
-  nlohmann::json known = {{"stop", fields.texts("stop_sequences", 16)}};
+  Json known = {{"stop", fields.texts("stop_sequences", 16)}};
   for (const char* key :
        {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
         "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
         "priority", "cache_salt", "structured_outputs", "speculation", "draft_tokens"})
-    if (const nlohmann::json* value = fields.find(key)) known[key] = *value;
+    if (const Json* value = fields.find(key)) known[key] = *value;
   Fields inner(known);
   read_generation(inner, model, key, request);
 }
 
 // {"type": "json_schema", "schema"}, in output_config as "format".
 void read_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
-  const nlohmann::json* format = fields.find("output_format");
+  const Json* format = fields.find("output_format");
   std::string name = "output_format";
-  if (const nlohmann::json* config = fields.find("output_config")) {
+  if (const Json* config = fields.find("output_config")) {
     Fields inner(*config, "output_config.");
-    if (const nlohmann::json* found = inner.find("format")) format = found, name = inner.name_of("format");
+    if (const Json* found = inner.find("format")) format = found, name = inner.name_of("format");
   }
   if (format == nullptr) return;
   Fields inner(*format, name + ".");
   if (inner.text("type") != "json_schema") inner.fail("type", "want json_schema");
-  const nlohmann::json* schema = inner.find("schema");
+  const Json* schema = inner.find("schema");
   if (schema == nullptr || !schema->is_object()) inner.fail("schema", "want a JSON schema, an object");
   if (request.mask) fields.fail("structured_outputs", name + " says another one: want one of them");
   const std::string source = schema->dump();
@@ -198,7 +198,7 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
     fields.ignore(key);
   for (const char* key : {"container", "mcp_servers"})
     fields.refuse(key, "tools that a server runs are not served", "[]");
-  const ChatInput input = read_messages_input(fields, asked.ordered(), model);
+  const ChatInput input = read_messages_input(fields, model);
   const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
@@ -209,7 +209,7 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
 std::string count_message_tokens(const ApiRequest& asked, const ApiModel& model) {
   Fields fields(asked.json);
   model.check_name(fields);
-  const ChatPrompt prompt = render(read_messages_input(fields, asked.ordered(), model), model);
+  const ChatPrompt prompt = render(read_messages_input(fields, model), model);
   return dump({{"input_tokens", prompt.ids.size()}});
 }
 

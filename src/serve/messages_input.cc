@@ -17,18 +17,18 @@ std::string wanted(Fields& fields, const char* key) {
   return *text;
 }
 
-// Calls `take` with the type, members and place of each block of a content; a text is one block.
-using TakeBlock = std::function<void(const std::string& type, Fields& block, size_t place)>;
-void each_block(const nlohmann::json& content, const std::string& name, const TakeBlock& take) {
+// Calls `take` with the type and members of each block of a content; a text is one block.
+using TakeBlock = std::function<void(const std::string& type, Fields& block)>;
+void each_block(const Json& content, const std::string& name, const TakeBlock& take) {
   if (content.is_string()) {
-    const nlohmann::json block = {{"text", content}};
+    const Json block = {{"text", content}};
     Fields fields(block, name + ".");
-    return take("text", fields, 0);
+    return take("text", fields);
   }
   if (!content.is_array()) throw ApiError(name + ": want a text or a list of blocks", name);
   for (size_t i = 0; i < content.size(); ++i) {
     Fields fields(content[i], fmt::format("{}[{}].", name, i));
-    take(wanted(fields, "type"), fields, i);
+    take(wanted(fields, "type"), fields);
   }
 }
 
@@ -37,9 +37,9 @@ Json text_part(const std::string& text) { return {{"type", "text"}, {"text", tex
 // Messages in the making: contents are lists of parts until they are taken.
 class Conversation {
  public:
-  // Adds the blocks of a message. `ordered`: its content with members in the client's order.
-  void add(const std::string& role, const nlohmann::json& content, const Json& ordered, const std::string& name) {
-    each_block(content, name, [&](const std::string& type, Fields& block, size_t place) {
+  // Adds the blocks of a message.
+  void add(const std::string& role, const Json& content, const std::string& name) {
+    each_block(content, name, [&](const std::string& type, Fields& block) {
       if (type == "text") {
         turn(role)["content"].push_back(text_part(wanted(block, "text")));
       } else if (role == "user" && type == "tool_result") {
@@ -49,7 +49,7 @@ class Conversation {
         thought =
             thought.is_null() ? wanted(block, "thinking") : thought.get<std::string>() + wanted(block, "thinking");
       } else if (role == "assistant" && type == "tool_use") {
-        add_call(block, ordered.at(place));
+        add_call(block);
       } else if (role != "assistant" || type != "redacted_thinking") {  // which nobody can read
         block.fail("type", role == "user"     ? "want text or tool_result: images and documents are not served"
                            : role == "system" ? "want text"
@@ -75,10 +75,10 @@ class Conversation {
     return messages_.back();
   }
 
-  void add_call(Fields& block, const Json& ordered) {
-    const nlohmann::json* input = block.find("input");
+  void add_call(Fields& block) {
+    const Json* input = block.find("input");
     if (input == nullptr || !input->is_object()) block.fail("input", "want an object");
-    Json function = {{"name", wanted(block, "name")}, {"arguments", ordered.at("input")}};
+    Json function = {{"name", wanted(block, "name")}, {"arguments", *input}};
     turn("assistant")["tool_calls"].push_back(
         {{"id", wanted(block, "id")}, {"type", "function"}, {"function", std::move(function)}});
   }
@@ -86,8 +86,8 @@ class Conversation {
   void add_result(Fields& block) {
     Json parts = Json::array();
     if (block.flag("is_error").value_or(false)) parts.push_back(text_part("Error:"));
-    if (const nlohmann::json* content = block.find("content"))
-      each_block(*content, block.name_of("content"), [&](const std::string& type, Fields& inner, size_t) {
+    if (const Json* content = block.find("content"))
+      each_block(*content, block.name_of("content"), [&](const std::string& type, Fields& inner) {
         if (type != "text") inner.fail("type", "want text: images and documents are not served");
         parts.push_back(text_part(wanted(inner, "text")));
       });
@@ -98,11 +98,10 @@ class Conversation {
   Json messages_ = Json::array();
 };
 
-Json read_messages(Fields& fields, const Json& ordered) {
+Json read_messages(Fields& fields) {
   Conversation conversation;
-  if (const nlohmann::json* system = fields.find("system"))
-    conversation.add("system", *system, ordered.at("system"), "system");
-  const nlohmann::json* given = fields.find("messages");
+  if (const Json* system = fields.find("system")) conversation.add("system", *system, "system");
+  const Json* given = fields.find("messages");
   if (given == nullptr || !given->is_array() || given->empty())
     fields.fail("messages", "want a list of at least one message");
   for (size_t i = 0; i < given->size(); ++i) {
@@ -112,18 +111,18 @@ Json read_messages(Fields& fields, const Json& ordered) {
       message.fail("role", "want user, assistant or system");
     if (role == "assistant" && i + 1 == given->size())
       message.fail("role", "going on with the last message is not served yet: end with one of a user");
-    const nlohmann::json* content = message.find("content");
+    const Json* content = message.find("content");
     if (content == nullptr) message.fail("content", "want a text or a list of blocks");
-    conversation.add(role, *content, ordered.at("messages")[i]["content"], message.name_of("content"));
+    conversation.add(role, *content, message.name_of("content"));
   }
   Json messages = conversation.take();
   if (messages.empty()) fields.fail("messages", "want a message with content");
   return messages;
 }
 
-Json read_tools(Fields& fields, const Json& ordered) {
+Json read_tools(Fields& fields) {
   Json tools = Json::array();
-  const nlohmann::json* given = fields.find("tools");
+  const Json* given = fields.find("tools");
   if (given == nullptr) return tools;
   if (!given->is_array()) fields.fail("tools", "want a list of tools");
   for (size_t i = 0; i < given->size(); ++i) {
@@ -132,9 +131,9 @@ Json read_tools(Fields& fields, const Json& ordered) {
       tool.fail("type", "want custom: tools with schemas of their own are not served");
     Json function = {{"name", wanted(tool, "name")}};
     if (const auto description = tool.text("description")) function["description"] = *description;
-    const nlohmann::json* schema = tool.find("input_schema");
+    const Json* schema = tool.find("input_schema");
     if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "want a JSON schema, an object");
-    function["parameters"] = ordered.at("tools")[i]["input_schema"];
+    function["parameters"] = *schema;
     if (const auto strict = tool.flag("strict")) function["strict"] = *strict;
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
@@ -142,7 +141,7 @@ Json read_tools(Fields& fields, const Json& ordered) {
 }
 
 ToolChoice read_tool_choice(Fields& fields) {
-  const nlohmann::json* given = fields.find("tool_choice");
+  const Json* given = fields.find("tool_choice");
   if (given == nullptr) return {};
   Fields inner(*given, "tool_choice.");
   const std::string type = wanted(inner, "type");
@@ -156,7 +155,7 @@ ToolChoice read_tool_choice(Fields& fields) {
 
 // What the template's setting enable_thinking becomes, where it has one.
 std::optional<bool> read_thinking(Fields& fields) {
-  const nlohmann::json* given = fields.find("thinking");
+  const Json* given = fields.find("thinking");
   if (given == nullptr) return std::nullopt;
   Fields inner(*given, "thinking.");
   const std::string type = wanted(inner, "type");
@@ -167,11 +166,9 @@ std::optional<bool> read_thinking(Fields& fields) {
 
 }  // namespace
 
-ChatInput read_messages_input(Fields& fields, const Json& ordered, const ApiModel& model) {
+ChatInput read_messages_input(Fields& fields, const ApiModel& model) {
   if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
-  ChatInput input{.messages = read_messages(fields, ordered),
-                  .tools = read_tools(fields, ordered),
-                  .choice = read_tool_choice(fields)};
+  ChatInput input{.messages = read_messages(fields), .tools = read_tools(fields), .choice = read_tool_choice(fields)};
   const std::optional<bool> thinking = read_thinking(fields);
   if (thinking && model.chat->variables().contains("enable_thinking")) input.settings["enable_thinking"] = *thinking;
   return input;

@@ -6,6 +6,6 @@
 namespace octet::serve {
 
 // Fields system, messages, tools, tool_choice and thinking. Throws ApiError.
-ChatInput read_messages_input(Fields& fields, const nlohmann::ordered_json& ordered, const ApiModel& model);
+ChatInput read_messages_input(Fields& fields, const ApiModel& model);
 
 }  // namespace octet::serve

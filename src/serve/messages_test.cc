@@ -37,9 +37,9 @@ class MessagesTest : public testing::Test {
             {"structured_outputs", {{"regex", regex}}}};
   }
   std::string prompt(const std::string& body) const {
-    const Json json = Json::parse(body);
+    const auto json = nlohmann::ordered_json::parse(body);
     Fields fields(json);
-    return render(read_messages_input(fields, nlohmann::ordered_json::parse(body), tiny_->model), tiny_->model).text;
+    return render(read_messages_input(fields, tiny_->model), tiny_->model).text;
   }
 
   std::unique_ptr<TinyModel> tiny_;
@@ -123,10 +123,10 @@ TEST_F(MessagesTest, AConversationIsThatOfChatCompletions) {
 
 TEST_F(MessagesTest, ThinkingAndChoiceOfTools) {
   start();
-  const auto read = [&](Json more) {
+  const auto read = [&](nlohmann::ordered_json more) {
     more["messages"] = {{{"role", "user"}, {"content", "Hi"}}};
     Fields fields(more);
-    return read_messages_input(fields, nlohmann::ordered_json::parse(more.dump()), tiny_->model);
+    return read_messages_input(fields, tiny_->model);
   };
   EXPECT_TRUE(read({{"thinking", {{"type", "enabled"}, {"budget_tokens", 9}}}}).settings["enable_thinking"]);
   EXPECT_TRUE(read({{"thinking", {{"type", "adaptive"}}}}).settings["enable_thinking"]);

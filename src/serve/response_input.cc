@@ -68,13 +68,13 @@ std::string role_of(const Json& item, const std::string& name) {
   return role;
 }
 
-Json read_tools(Fields& fields, const Json& ordered) {
+Json read_tools(Fields& fields) {
   Json tools = Json::array();
-  const nlohmann::json* given = fields.find("tools");
+  const Json* given = fields.find("tools");
   if (given == nullptr) return tools;
   if (!given->is_array()) fields.fail("tools", "want a list of tools");
   for (size_t i = 0; i < given->size(); ++i) {
-    const Json& tool = ordered.at("tools")[i];
+    const Json& tool = (*given)[i];
     const std::string name = fmt::format("tools[{}]", i);
     if (const std::string type = text_of(tool, "type", name); type != "function")
       fail(name + ".type", fmt::format("'{}' is not served (there is function)", type));
@@ -92,9 +92,9 @@ Json read_tools(Fields& fields, const Json& ordered) {
 // "none", "auto", "required" or {"type": "function", "name"}.
 ToolChoice read_choice(Fields& fields) {
   ToolChoice choice{.parallel = fields.flag("parallel_tool_calls").value_or(true)};
-  const nlohmann::json* given = fields.find("tool_choice");
+  const Json* given = fields.find("tool_choice");
   if (given == nullptr || *given == "auto") return choice;
-  if (given->is_object() && given->value("type", nlohmann::json()) == "function") {
+  if (given->is_object() && given->value("type", Json()) == "function") {
     Fields inner(*given, "tool_choice.");
     choice.only = inner.text("name").value_or("");
   }
@@ -106,9 +106,9 @@ ToolChoice read_choice(Fields& fields) {
 }
 
 // Variables of the template, by reasoning.effort where it has one for that, and by chat_template_kwargs.
-Json read_settings(Fields& fields, const Json& ordered, const ApiModel& model) {
+Json read_settings(Fields& fields, const ApiModel& model) {
   Json settings = Json::object();
-  if (const nlohmann::json* reasoning = fields.find("reasoning")) {
+  if (const Json* reasoning = fields.find("reasoning")) {
     Fields inner(*reasoning, "reasoning.");
     const std::string effort = inner.text("effort").value_or("");
     if (model.chat->variables().contains("reasoning_effort")) {
@@ -117,9 +117,9 @@ Json read_settings(Fields& fields, const Json& ordered, const ApiModel& model) {
       settings["enable_thinking"] = false;
     }
   }
-  if (const nlohmann::json* given = fields.find("chat_template_kwargs")) {
+  if (const Json* given = fields.find("chat_template_kwargs")) {
     if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
-    settings.update(ordered.at("chat_template_kwargs"));
+    settings.update(*given);
   }
   return settings;
 }
@@ -159,23 +159,23 @@ void add_items(const Json& items, const std::string& field, Json& messages) {
   }
 }
 
-ChatInput read_response_input(Fields& fields, const Json& ordered, const ApiModel& model, const Json& history) {
+ChatInput read_response_input(Fields& fields, const ApiModel& model, const Json& history) {
   if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
   ChatInput input;
   if (const auto instructions = fields.text("instructions"))
     input.messages.push_back({{"role", "system"}, {"content", *instructions}});
   for (const Json& message : history) input.messages.push_back(message);
-  const nlohmann::json* given = fields.find("input");
+  const Json* given = fields.find("input");
   if (given == nullptr || (!given->is_string() && (!given->is_array() || given->empty())))
     fields.fail("input", "want a text, or a list of at least one item");
   if (given->is_string())
     input.messages.push_back({{"role", "user"}, {"content", given->get<std::string>()}});
   else
-    add_items(ordered.at("input"), "input", input.messages);
+    add_items(*given, "input", input.messages);
   if (input.messages.empty()) fields.fail("input", "reasoning alone gives the model nothing to answer");
-  input.tools = read_tools(fields, ordered);
+  input.tools = read_tools(fields);
   input.choice = read_choice(fields);
-  input.settings = read_settings(fields, ordered, model);
+  input.settings = read_settings(fields, model);
   return input;
 }
 

@@ -11,7 +11,6 @@ void add_items(const nlohmann::ordered_json& items, const std::string& field, nl
 
 // Reads instructions, input, tools, tool_choice, parallel_tool_calls, reasoning and chat_template_kwargs. `history`:
 // earlier messages, between instructions and input. Throws ApiError.
-ChatInput read_response_input(Fields& fields, const nlohmann::ordered_json& ordered, const ApiModel& model,
-                              const nlohmann::ordered_json& history);
+ChatInput read_response_input(Fields& fields, const ApiModel& model, const nlohmann::ordered_json& history);
 
 }  // namespace octet::serve

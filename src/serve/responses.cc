@@ -271,9 +271,9 @@ Json read_history(Fields& fields, const std::string& key, const ApiModel& model)
 std::optional<int64_t> read_logprobs(Fields& fields) {
   const auto top = fields.integer("top_logprobs", 0, 20);
   bool asked = false;
-  if (const nlohmann::json* include = fields.find("include")) {
+  if (const Json* include = fields.find("include")) {
     if (!include->is_array()) fields.fail("include", "want a list");
-    for (const nlohmann::json& one : *include) {
+    for (const Json& one : *include) {
       if (one != "message.output_text.logprobs" && one != "reasoning.encrypted_content")  // reasoning is never hidden
         fields.fail("include", "want message.output_text.logprobs alone");
       asked |= one == "message.output_text.logprobs";
@@ -295,15 +295,15 @@ void refuse_what_is_not_served(Fields& fields) {
 }
 
 void check_metadata(Fields& fields) {
-  const nlohmann::json* metadata = fields.find("metadata");
+  const Json* metadata = fields.find("metadata");
   if (metadata == nullptr) return;
   bool fits = metadata->is_object() && metadata->size() <= 16;
-  for (const nlohmann::json& value : *metadata) fits = fits && value.is_string();
+  for (const Json& value : *metadata) fits = fits && value.is_string();
   if (!fits) fields.fail("metadata", "want an object of at most 16 strings");
 }
 
 // Members of the response that say what was asked for, and what holds where nothing was.
-Json repeat(const Json& ordered, const GenerationRequest& request, bool keep) {
+Json repeat(const Json& asked, const GenerationRequest& request, bool keep) {
   Json json = {{"background", false},
                {"instructions", nullptr},
                {"max_output_tokens", nullptr},
@@ -320,7 +320,7 @@ Json repeat(const Json& ordered, const GenerationRequest& request, bool keep) {
                {"truncation", "disabled"},
                {"user", nullptr}};
   for (auto& [key, value] : json.items())
-    if (const auto given = ordered.find(key); given != ordered.end() && !given->is_null() && key != "service_tier")
+    if (const auto given = asked.find(key); given != asked.end() && !given->is_null() && key != "service_tier")
       value = *given;
   json["temperature"] = request.sampling.temperature, json["top_p"] = request.sampling.top_p;
   json["store"] = keep;
@@ -341,14 +341,13 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   const std::optional<int64_t> logprobs = read_logprobs(fields);
   request.logprobs = logprobs.value_or(-1);
   const auto most = fields.integer("max_output_tokens", 1, std::numeric_limits<int32_t>::max());
-  const Json ordered = asked.ordered();
-  const ChatInput input = read_response_input(fields, ordered, model, read_history(fields, asked.key, model));
+  const ChatInput input = read_response_input(fields, model, read_history(fields, asked.key, model));
   const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
 
   ResponseOptions options{.stream = fields.flag("stream").value_or(false),
                           .logprobs = logprobs.has_value(),
                           .keep = fields.flag("store").value_or(true) && model.responses != nullptr};
-  options.asked = repeat(ordered, request, options.keep);
+  options.asked = repeat(asked.json, request, options.keep);
   if (options.keep) {
     options.messages = input.messages;
     if (fields.text("instructions")) options.messages.erase(0);

@@ -65,9 +65,8 @@ class ResponsesTest : public testing::Test {
     return list;
   }
   std::string prompt_of(const Json& body, const Json& history = Json::array()) const {
-    const nlohmann::json sorted = body;
-    Fields fields(sorted);
-    return render(read_response_input(fields, body, tiny_->model, history), tiny_->model).text;
+    Fields fields(body);
+    return render(read_response_input(fields, tiny_->model, history), tiny_->model).text;
   }
 
   std::unique_ptr<TinyModel> tiny_;
@@ -237,9 +236,8 @@ TEST_F(ResponsesTest, ItemsAreMessages) {
   EXPECT_EQ(prompt_of(body),
             "<system>Be<system>so<user>Hi<assistant>[hm]ok!get1!put2<tool>one<tool>two<assistant>!get3<user>So"
             "<assistant>low");
-  const nlohmann::json sorted = body;
-  Fields fields(sorted);
-  const ChatInput input = read_response_input(fields, body, tiny_->model, Json::array());
+  Fields fields(body);
+  const ChatInput input = read_response_input(fields, tiny_->model, Json::array());
   EXPECT_EQ(input.messages[4]["tool_call_id"], "c1");
   EXPECT_EQ(input.messages[3]["tool_calls"][1]["id"], "c2");
   EXPECT_FALSE(input.choice.calls);
@@ -251,9 +249,8 @@ TEST_F(ResponsesTest, ToolsHaveTheFormOfChatCompletions) {
                      {"tools", Json::parse(kTools)},
                      {"parallel_tool_calls", false},
                      {"tool_choice", {{"type", "function"}, {"name", "get"}}}};
-  const nlohmann::json sorted = body;
-  Fields fields(sorted);
-  const ChatInput input = read_response_input(fields, body, tiny_->model, Json::array());
+  Fields fields(body);
+  const ChatInput input = read_response_input(fields, tiny_->model, Json::array());
   EXPECT_EQ(input.tools.dump(), R"([{"type":"function","function":{"name":"get","parameters":{"type":"object"}}}])");
   EXPECT_TRUE(input.choice.required && !input.choice.parallel);
   EXPECT_EQ(input.choice.only, "get");

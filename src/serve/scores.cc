@@ -114,13 +114,13 @@ Prepared prepare_rerank(const ApiRequest& request, const ApiModel& model, HttpRe
   const InputReader reader(fields, model);
   const std::optional<std::string> query = fields.text("query");
   if (!query) fields.fail("query", "want a text");
-  const nlohmann::json* list = fields.find("documents");
+  const Json* list = fields.find("documents");
   if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMostInputs)
     fields.fail("documents", fmt::format("want a list of 1 to {} texts", kMostInputs));
   Texts documents;
-  for (const nlohmann::json& one : *list) {
+  for (const Json& one : *list) {
     const bool object = one.is_object() && one.contains("text");
-    const nlohmann::json& text = object ? one["text"] : one;
+    const Json& text = object ? one["text"] : one;
     if (!text.is_string()) fields.fail("documents", "want texts, or objects with a \"text\"");
     documents.push_back(text.get<std::string>());
   }

@@ -136,9 +136,10 @@ TEST_F(ServerTest, WhatCannotBeServedIsNamed) {
       {R"({"prompt": "B", "stop": [1]})", "stop is [1]"},
       {R"({"prompt": "B", "logit_bias": {"61": 1}})", "'61' is no token id"},
       {R"({"prompt": "B", "logit_bias": {"1": 1e9}})", "from -100 to 100"},
-      {R"({"prompt": "B", "use_beam_search": true})", "use_beam_search"},
       {R"({"prompt": "B", "suffix": "x"})", "suffix"},
       {R"({"prompt": "B", "best_of": 3})", "best_of"},
+      {R"({"prompt": "B", "length_penalty": 2})", "length_penalty"},
+      {R"({"prompt": "B", "early_stopping": true})", "early_stopping"},
       {R"({"prompt": "B", "stream_options": {"include_usage": true}})", "set stream"},
       {R"({"prompt": ["B", "C"], "n": 9})", "more than 16 texts"},
   };

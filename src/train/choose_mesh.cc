@@ -20,7 +20,9 @@ int64_t most_data_ranks(const RunConfig& config, int64_t limit) {
 }
 
 std::string text(const RunConfig& c) {
-  return fmt::format("parallel.tensor={} x parallel.data={} x parallel.context={}", c.tensor, c.data_ranks, c.context);
+  const std::string stages = c.pipeline > 1 ? fmt::format("parallel.pipeline={} x ", c.pipeline) : "";
+  return fmt::format("{}parallel.tensor={} x parallel.data={} x parallel.context={}", stages, c.tensor, c.data_ranks,
+                     c.context);
 }
 
 }  // namespace
@@ -32,10 +34,10 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
         "{}: only one of them can be what is left of {} {}; set the others among {}", text(c), count, source,
         fmt::join(divisors(count), ", "));
   MeshChoice choice;
-  const int64_t wanted = c.tensor * c.data_ranks * c.context;
+  const int64_t wanted = c.pipeline * c.tensor * c.data_ranks * c.context;
   choice.fewer = wanted > count && c.restarts > 0;
   if (c.data_ranks == 0 || choice.fewer) {
-    const int64_t others = c.tensor * c.context;
+    const int64_t others = c.pipeline * c.tensor * c.context;
     check(others <= count, ErrorCode::kInvalidArgument,
           "{} wants {} for every rank of parallel.data, and there are {} {}: want a multiple of {}", text(c), others,
           count, source, others);
@@ -48,7 +50,7 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
   } else if (open == 1) {
     int64_t& size = c.tensor == 0 ? c.tensor : c.context;
     size = 1;
-    const int64_t others = c.tensor * c.data_ranks * c.context;
+    const int64_t others = c.pipeline * c.tensor * c.data_ranks * c.context;
     check(count % others == 0, ErrorCode::kInvalidArgument,
           "{} is to take what is left of {} {}, which {} do not divide: want a multiple of {}, or parallel.data x {} "
           "among {}",

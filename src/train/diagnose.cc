@@ -81,7 +81,7 @@ std::string first_non_finite_value(const ModelSpec& model, const StepperOptions&
 std::string last_non_finite_gradient(Executor& executor) {
   std::string last;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.role == StateRole::kGradient && holds_non_finite(executor, entry)) last = entry.param;
+    if (entry.role == StateRole::kGradient && entry.slots > 0 && holds_non_finite(executor, entry)) last = entry.param;
   }
   return last;
 }

@@ -103,6 +103,9 @@ std::vector<CollectiveRow> collectives_of(const Program& program, const Target& 
 }  // namespace
 
 PlanReport report_plan(const Plan& plan, double compile_seconds) {
+  check(plan.program.mesh()[Axis::kPipeline] == 1, ErrorCode::kUnsupported,
+        "parallel.pipeline={}: plans of stages are not reported: set parallel.pipeline=1",
+        plan.program.mesh()[Axis::kPipeline]);
   PlanReport r;
   r.compile_seconds = compile_seconds;
   const Program& program = plan.program;

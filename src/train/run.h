@@ -105,6 +105,7 @@ class Run {
   void find_checkpoint();
   void check_model_folder() const;
   void build();
+  void compare_plans(const Program& program) const;
   void resume_or_start();
   void evaluate_now(int64_t step);
   void save(int64_t step);

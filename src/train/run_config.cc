@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "passes/pipeline_schedule.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -114,6 +115,16 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("parallel.context", &c.context,
         {.meaning = "ranks that share the tokens of a micro-batch, and its heads in attention; 0 as of parallel.tensor",
          .min = 0,
+         .max = 1024});
+  t.add(
+      "parallel.pipeline", &c.pipeline,
+      {.meaning = "stages that have layers of their own; micro-batches of a step pass through them one after the other",
+       .min = 1,
+       .max = 1024});
+  t.add("parallel.chunks", &c.chunks,
+        {.meaning = "runs of layers of a stage of parallel.pipeline: from 2 on 1F1B is interleaved, with a shorter "
+                    "bubble and more transfers",
+         .min = 1,
          .max = 1024});
   t.add("parallel.sequence", &c.sequence,
         {.meaning = "the ranks of parallel.tensor also share the tokens between products (norms, residuals, dropout)"});
@@ -299,6 +310,7 @@ Mesh RunConfig::mesh() const {
         : data_ranks == 0 ? "data"
                           : "context");
   Mesh mesh;
+  mesh[Axis::kPipeline] = static_cast<int32_t>(pipeline);
   mesh[Axis::kData] = static_cast<int32_t>(data_ranks);
   mesh[Axis::kContext] = static_cast<int32_t>(context);
   mesh[Axis::kTensor] = static_cast<int32_t>(tensor);
@@ -307,7 +319,11 @@ Mesh RunConfig::mesh() const {
 
 CompileOptions compile_options(const RunConfig& c, const Target& target) {
   return {.target = target,
-          .parallel = {.mesh = c.mesh(), .sequence = c.sequence, .level = parse_shard_level(c.shard)},
+          .parallel = {.mesh = c.mesh(),
+                       .sequence = c.sequence,
+                       .level = parse_shard_level(c.shard),
+                       .chunks = static_cast<int32_t>(c.chunks),
+                       .micro_batches = static_cast<int32_t>(c.accumulation() / c.mesh()[Axis::kData])},
           .recipe = resolve_recipe(c),
           .recompute = parse_recompute(c.recompute, target),
           .disabled = {c.disable.begin(), c.disable.end()},
@@ -327,6 +343,10 @@ void validate(const RunConfig& c) {
         "multiple of {} sequences, or parallel.data among {}",
         global, global / c.micro_batch, c.micro_batch, data_ranks, c.micro_batch * data_ranks,
         fmt::join(divisors(global / c.micro_batch), ", "));
+  schedule(c.chunks > 1 ? PipelineKind::kInterleaved : PipelineKind::k1F1B, static_cast<int32_t>(c.pipeline), 0,
+           static_cast<int32_t>(c.chunks), static_cast<int32_t>(global / c.micro_batch / data_ranks));
+  check(c.pipeline == 1 || c.recipe != "auto", ErrorCode::kUnsupported,
+        "parallel.pipeline={}: precision.recipe=auto looks at the whole model's graphs: choose a recipe", c.pipeline);
   int64_t tokens = 0;
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",

@@ -45,7 +45,8 @@ struct RunConfig {
 
   // ranks
   int64_t tensor = 1, data_ranks = 1, context = 1;  // one may be 0: what is left
-  std::optional<Mesh> chosen_mesh;                  // no setting: what choose_mesh() made of them
+  int64_t pipeline = 1, chunks = 1;
+  std::optional<Mesh> chosen_mesh;  // no setting: what choose_mesh() made of them
   bool sequence = false;
   std::string shard = "none";
   int64_t rank_timeout = 600, restarts = 0;

@@ -182,7 +182,7 @@ void Run::build() {
       const LoggedTime time("plan");
       return auto_ ? auto_->plan() : compile_training(model_, options_);
     }();
-    if (links_.control != nullptr) links_.control->compare("plan", print(plan.program));
+    compare_plans(plan.program);
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
     if (free) check_disk_space(config_, plan.program, kept_, *free);
     const LoggedTime time("executor");
@@ -198,6 +198,18 @@ void Run::build() {
   }
   result_.planned_bytes = stepper_->plan().total_bytes();
   result_.allocated_bytes = stepper_->executor().allocated_bytes();
+}
+
+// Stages of a pipeline have plans of their own, of which only hashes are compared.
+void Run::compare_plans(const Program& program) const {
+  if (links_.control == nullptr) return;
+  if (program.mesh()[Axis::kPipeline] == 1) return links_.control->compare("plan", print(program));
+  const std::vector<std::string> all = links_.control->gather("plan", fmt::format("{:x}", fingerprint(program)));
+  const int32_t own = links_.ranks->rank();
+  for (const int32_t rank : program.mesh().group(own, {Axis::kData, Axis::kContext, Axis::kTensor}))
+    check(all[static_cast<size_t>(rank)] == all[static_cast<size_t>(own)], ErrorCode::kInvalidArgument,
+          "plan: ranks {} and {} of stage {} have different ones", own, rank,
+          links_.ranks->coordinate()[Axis::kPipeline]);
 }
 
 void Run::resume_or_start() {
@@ -246,8 +258,8 @@ void Run::resume_or_start() {
   const Mesh& mesh = program.mesh();
   if (mesh.ranks() > 1)
     log_->event(result_.run.step, "ranks",
-                fmt::format("parallel.tensor={} parallel.data={} parallel.context={}", mesh[Axis::kTensor],
-                            mesh[Axis::kData], mesh[Axis::kContext]));
+                fmt::format("parallel.pipeline={} parallel.tensor={} parallel.data={} parallel.context={}",
+                            mesh[Axis::kPipeline], mesh[Axis::kTensor], mesh[Axis::kData], mesh[Axis::kContext]));
   if (!auto_) return warn_of_gemms_in_high_precision();
   log_->switches(first_switches_);
   log_->levels(result_.run.step, auto_->policy());

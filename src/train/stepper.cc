@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "dist/communicator.h"
+#include "passes/stage_graphs.h"
 
 namespace octet {
 namespace {
@@ -17,6 +18,19 @@ const TensorType kScalar{DType::kF32, {1}};
 double scalar_output(Executor& executor, const std::string& graph, const std::string& name) {
   const double value = output_as<float>(executor, graph, name)[0];
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // a NaN's sign has no meaning
+}
+
+// With the stage of the pipeline that the rank runs.
+StepperOptions of_rank(StepperOptions options) {
+  if (options.ranks != nullptr) {
+    const Coordinate at = options.ranks->coordinate();
+    options.compile.parallel.stage = at[Axis::kPipeline];
+    std::string& dumps = options.compile.dump_dir;  // of a stage's first rank: the others have the same program
+    if (at[Axis::kData] + at[Axis::kContext] + at[Axis::kTensor] > 0) dumps.clear();
+    if (!dumps.empty() && options.compile.parallel.mesh[Axis::kPipeline] > 1)
+      dumps += fmt::format("/stage_{}", at[Axis::kPipeline]);
+  }
+  return options;
 }
 
 }  // namespace
@@ -37,13 +51,13 @@ Program training_program(const ModelSpec& model, const StepperOptions& options) 
 }
 
 Plan compile_training(const ModelSpec& model, const StepperOptions& options) {
-  return compile(training_program(model, options), options.compile);
+  return compile(training_program(model, options), of_rank(options).compile);
 }
 
 TrainingState take_state(Executor& executor) {
   TrainingState state;
   for (const StateEntry& entry : executor.program().states()) {
-    if (!is_saved(entry.role)) continue;
+    if (!is_saved(entry.role) || entry.slots == 0) continue;
     state.tensors.emplace_back(entry.name, std::vector<std::byte>(static_cast<size_t>(entry.type.bytes())));
     executor.read_state(entry.name, state.tensors.back().second);
   }
@@ -61,10 +75,12 @@ Stepper::Stepper(const ModelSpec& model, const StepperOptions& options)
     : Stepper(compile_training(model, options), options) {}
 
 Stepper::Stepper(Plan plan, const StepperOptions& options)
-    : options_(options),
+    : options_(of_rank(options)),
       plan_(std::move(plan)),
       executor_(options.interpret ? make_interpreter(plan_.program, InterpretMode::kFloat32, options.ranks)
-                                  : make_executor(plan_, options.cuda, options.ranks)) {}
+                                  : make_executor(plan_, options.cuda, options.ranks)) {
+  if (plan_.program.mesh()[Axis::kPipeline] > 1) stage_.emplace(*executor_, options_.compile.parallel);
+}
 
 int64_t StepWork::tokens() const {
   int64_t tokens = 0;
@@ -96,6 +112,10 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
   const std::string graph = static_cast<int64_t>(micro_batch) >= data_ranks() ? "accumulate"
                             : work.statistics                                 ? "train_stats"
                                                                               : "train";
+  run_graph(work, micro_batch, graph);
+}
+
+void Stepper::run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot) {
   const int64_t tokens = work.tokens();
   Batch step;
   step.add("loss_scale", kScalar).values<float>()[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
@@ -103,16 +123,34 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
   rng[0] = static_cast<int64_t>(work.seed);
   rng[1] = work.step;
   rng[2] = static_cast<int64_t>(micro_batch);
-  write_inputs(*executor_, graph, work.micro_batches[micro_batch], step);
-  executor_->run(graph);
+  write_batch(graph, work.micro_batches[micro_batch], step);
+  executor_->run(graph, slot);
+}
+
+// A stage reads of a batch what its graphs need.
+void Stepper::write_batch(const std::string& graph, const Batch& batch, const Batch& others) {
+  if (!stage_) return write_inputs(*executor_, graph, batch, others);
+  Batch parts[] = {batch, others};
+  for (Batch& part : parts)
+    for (auto& [name, tensor] : part.tensors) tensor.optional = true;
+  write_inputs(*executor_, graph, parts[0], parts[1]);
 }
 
 void Stepper::begin(const StepWork& work) {
+  if (stage_) return;  // its first micro-batch waits for other stages, whose order is that of the whole step
   enqueue(work, static_cast<size_t>(data_rank()));
   if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
 }
 
 bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop) {
+  if (stage_) {
+    if (stop && stop()) return false;
+    stage_->step([&](const std::string& graph, int64_t micro_batch, int32_t slot) {
+      run_graph(work, static_cast<size_t>(data_rank() + micro_batch * data_ranks()), graph, slot);
+    });
+    stage_->share_gradients();
+    return true;
+  }
   for (int64_t i = data_rank() + data_ranks(); i < std::ssize(work.micro_batches); i += data_ranks()) {
     if (stop && stop()) return false;
     enqueue(work, static_cast<size_t>(i));
@@ -130,7 +168,8 @@ void Stepper::apply(const StepWork& work) {
 
 StepResult Stepper::wait(const StepWork& work) {
   StepResult result{.tokens = work.tokens()};
-  const double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
+  double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
+  if (stage_) loss = stage_->from_last(loss);
   result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
   result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
   result.finite = scalar_output(*executor_, "apply", "finite") != 0;
@@ -139,6 +178,15 @@ StepResult Stepper::wait(const StepWork& work) {
 }
 
 LossSum Stepper::evaluate(const Batch& batch) {
+  if (stage_) {
+    stage_->evaluate([&](const std::string& graph) {
+      write_batch(graph, batch);
+      executor_->run(graph);
+    });
+    const std::string last = eval_graph(options_.compile.parallel.chunks - 1);
+    const double own = stage_->is_last() ? scalar_output(*executor_, last, "loss") : 0;
+    return {.sum = stage_->from_last(own), .tokens = batch.target_count};
+  }
   write_inputs(*executor_, "eval", batch);
   executor_->run("eval");
   return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.target_count};

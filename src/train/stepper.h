@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "exec/batch.h"
@@ -14,6 +15,7 @@
 #include "train/batches.h"
 #include "train/optimizer.h"
 #include "train/run_config.h"
+#include "train/stage_runner.h"
 
 namespace octet {
 
@@ -97,12 +99,15 @@ class Stepper {
 
  private:
   void enqueue(const StepWork& work, size_t micro_batch);
+  void run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot = 0);
+  void write_batch(const std::string& graph, const Batch& batch, const Batch& others = {});
   StatsTable read_statistics() const;
 
   StepperOptions options_;
   Plan plan_;
   std::unique_ptr<Executor> executor_;
-  StatsTable statistics_;  // of the step that has begun
+  std::optional<StageRunner> stage_;  // where the mesh has a pipeline: the whole of a step's graphs but apply
+  StatsTable statistics_;             // of the step that has begun
 };
 
 // The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (optimizer.h).

@@ -150,7 +150,7 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
 TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
   const std::optional<RankIdentity> identity = find_identity([](const char* name) { return std::getenv(name); });
   if (identity && identity->size > 1) return train_process(config, hooks, *identity);
-  if (config.tensor * config.data_ranks * config.context == 1) return Run(config, hooks).loop();
+  if (config.pipeline * config.tensor * config.data_ranks * config.context == 1) return Run(config, hooks).loop();
   const bool gpus = (hooks.target ? hooks.target->device : resolve_device(config.device)) == Device::kCuda;
   const RunConfig chosen =
       with_mesh(config, gpus ? choose_mesh(config, cuda_device_count(), "GPUs that can be used here")

@@ -41,7 +41,33 @@ void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int
   });
 }
 
+// Some columns of a matrix, as a rank of a mesh has them: they alone are read, row by row.
+bool fill_columns(Executor& executor, const LogicalState& tensor, const ParamView& view) {
+  const DType dtype = tensor.type.dtype;
+  const bool plain = view.packing == Packing::kNone && view.columns.empty() &&
+                     (view.scale_inv.empty() || view.dtype == dtype) && dtype != DType::kI4;
+  if (!plain || tensor.at.dims.size() != 2 || tensor.at.dims[1].extent == tensor.type.shape[1]) return false;
+  if (view.cols != tensor.type.shape[1]) return false;  // a view of its elements, one below the other
+  const PlacedDim &rows = tensor.at.dims[0], &columns = tensor.at.dims[1];
+  if (rows.stride != columns.extent || rows.run != rows.extent || columns.run != columns.extent) return false;
+  ParamView part = view;
+  const int64_t skipped = columns.origin * view.col_stride * dtype_bytes(view.dtype);
+  part.data += skipped;
+  for (const std::byte*& run : part.runs) run += skipped;
+  part.cols = columns.extent;
+  const int64_t row_bytes = dtype_bytes(dtype) * columns.extent;
+  executor.fill_state_part(tensor.state, dtype_bytes(dtype) * tensor.at.offset, rows.extent * row_bytes, row_bytes,
+                           [&](int64_t at, std::span<std::byte> to) {
+                             const int64_t first = rows.origin + at / row_bytes, count = std::ssize(to) / row_bytes;
+                             parallel_for(count, row_grain(part), [&](int64_t begin, int64_t end) {
+                               read_rows(part, first + begin, end - begin, dtype, to.data() + begin * row_bytes);
+                             });
+                           });
+  return true;
+}
+
 void fill_values(Executor& executor, const LogicalState& tensor, const ParamView& view) {
+  if (fill_columns(executor, tensor, view)) return;
   const DType dtype = tensor.type.dtype;
   const int64_t row_bytes = storage_bytes(dtype, view.cols);
   fill_rows(executor, tensor, view.rows, 1, [&](int64_t first, int64_t rows, std::byte* to) {
@@ -163,11 +189,13 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   uint64_t stream = 0;
   for (LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.role != StateRole::kMaster) continue;
+    ++stream;
+    if (executor.program().find_state(tensor.state)->slots == 0) continue;  // another stage's
     const Node* node = find_leaf(executor.program(), tensor.state);
     check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
           tensor.state);
     elements += tensor.type.shape.elements();
-    group.push_back({std::move(tensor), node, ++stream});
+    group.push_back({std::move(tensor), node, stream});
     if (elements >= kTogether) write_group();
   }
   write_group();
@@ -176,11 +204,17 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   finish_filling(executor);
 }
 
-std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source) {
+std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source,
+                                     const CudaOptions& cuda, Communicator* ranks) {
   Program program;
   program.name = graph.name();
   program.add_graph(std::move(graph));
-  auto executor = make_executor(compile(std::move(program), options));
+  return load_program(std::move(program), options, source, cuda, ranks);
+}
+
+std::unique_ptr<Executor> load_program(Program program, const CompileOptions& options, const WeightSource& source,
+                                       const CudaOptions& cuda, Communicator* ranks) {
+  auto executor = make_executor(compile(std::move(program), options), cuda, ranks);
   load_weights(source, *executor);
   return executor;
 }

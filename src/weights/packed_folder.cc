@@ -119,8 +119,6 @@ PackedTensors::PackedTensors(const TensorSource& tensors, const ModelConfig& con
     Shape shape = tensor_shape(tensor, params);
     check(shape.rank() == 2 && (packed || scheme.method == PackedMethod::kCompressed), ErrorCode::kUnsupported,
           "{}: tensor {} is in codes, and no weight of a linear of this scheme", where, tensor.name);
-    check(!tensor.transposed || scheme.method != PackedMethod::kCompressed, ErrorCode::kUnsupported,
-          "{}: {} is stored [in, out], which this scheme has no codes for", where, tensor.name);
     if (tensor.transposed) std::swap(shape[0], shape[1]);
     linears_[tensor.name] = read_linear(module, shape, !packed);
     for (const std::string& param : tensor.params) tensor_of_[param] = tensor.name;

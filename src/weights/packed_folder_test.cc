@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -216,6 +217,104 @@ TEST(PackedFolder, TheLayoutSaysWhatAZeroPointIs) {
   EXPECT_TRUE(a.zero.empty());
   ASSERT_FALSE(b.zero.empty());
   EXPECT_EQ(b.zero[0], -1);
+}
+
+// One linear [16, 64] as AutoGPTQ and compressed-tensors lay codes of 4 and 8 bits out, written from unsigned codes,
+// zero points and the group of each column.
+struct Published {
+  static constexpr int64_t kN = 16, kK = 64, kGroups = 2;
+  int bits = 4;
+  bool ordered = false;  // desc_act
+  std::map<std::string, std::pair<TensorType, std::vector<std::byte>>> tensors = {};
+
+  int code(int64_t n, int64_t k) const { return static_cast<int>((n * 31 + k * 7 + n * k) % (1 << bits)); }
+  int zero(int64_t n, int64_t g) const { return 1 + static_cast<int>((n * 5 + g * 3 + 2) % ((1 << bits) - 1)); }
+  float scale(int64_t n, int64_t g) const { return 0.25f + static_cast<float>(n * kGroups + g); }
+  int64_t group(int64_t k) const { return ordered ? k % 2 : k / 32; }
+
+  template <typename T>
+  void add(const char* name, DType type, const Shape& shape, const std::vector<T>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    tensors[std::string("model.layers.0.self_attn.q_proj.") + name] = {{type, shape}, {bytes.begin(), bytes.end()}};
+  }
+  void add_gptq(int stored_less) {
+    const int64_t per = 32 / bits;
+    std::vector<uint32_t> codes(static_cast<size_t>(kK / per * kN)), zeros(static_cast<size_t>(kGroups * kN / per));
+    std::vector<float> scales;
+    std::vector<int32_t> order;
+    for (int64_t k = 0; k < kK; ++k) {
+      order.push_back(static_cast<int32_t>(group(k)));
+      for (int64_t n = 0; n < kN; ++n)
+        codes[static_cast<size_t>(k / per * kN + n)] |= static_cast<uint32_t>(code(n, k)) << (k % per * bits);
+    }
+    for (int64_t g = 0; g < kGroups; ++g)
+      for (int64_t n = 0; n < kN; ++n) {
+        zeros[static_cast<size_t>((g * kN + n) / per)] |=
+            (static_cast<uint32_t>(zero(n, g) - stored_less) & ((1u << bits) - 1)) << (n % per * bits);
+        scales.push_back(scale(n, g));
+      }
+    add("qweight", DType::kI32, {kK / per, kN}, codes);
+    add("qzeros", DType::kI32, {kGroups, kN / per}, zeros);
+    add("scales", DType::kF32, {kGroups, kN}, scales);
+    add("g_idx", DType::kI32, {kK}, order);
+  }
+  void add_int_quantized() {  // signed bytes, zero points too
+    std::vector<int8_t> codes, zeros;
+    std::vector<float> scales;
+    for (int64_t n = 0; n < kN; ++n) {
+      for (int64_t k = 0; k < kK; ++k) codes.push_back(static_cast<int8_t>(code(n, k) - 128));
+      for (int64_t g = 0; g < kGroups; ++g)
+        zeros.push_back(static_cast<int8_t>(zero(n, g) - 128)), scales.push_back(scale(n, g));
+    }
+    add("weight", DType::kI8, {kN, kK}, codes);
+    add("weight_zero_point", DType::kI8, {kN, kGroups}, zeros);
+    add("weight_scale", DType::kF32, {kN, kGroups}, scales);
+  }
+  void expect_read(PackedMethod method, int64_t zero_bias) const {
+    TempFolder folder;
+    std::vector<NamedType> types;
+    for (const auto& [name, tensor] : tensors) types.push_back({name, tensor.first});
+    SafetensorsWriter writer(folder.file("model.safetensors"), types);
+    for (const NamedType& type : writer.tensors()) writer.write(type.name, tensors.at(type.name).second);
+    writer.finish();
+    ModelConfig config = model_family("llama");
+    config.vocab_size = 32, config.hidden = kK, config.layers = 1, config.heads = 2, config.kv_heads = 2;
+    config.head_dim = kN / 2, config.intermediate = 64, config.max_positions = 32;
+    const TensorSource source(folder.file("model.safetensors"));
+    const PackedTensors packed(source, config,
+                               {.method = method,
+                                .format = bits == 4 ? DType::kI4 : DType::kI8,
+                                .layout = ScaleLayout::kRow32,
+                                .zero_bias = zero_bias,
+                                .symmetric = false},
+                               "here");
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+      if (!packed.holds(tensor.name)) continue;
+      const std::vector<float> values = read_floats(packed.view(tensor, 0, tensor.name));
+      for (int64_t i = 0; i < kN * kK; ++i) {
+        const int64_t n = i / kK, k = i % kK, g = group(k);
+        ASSERT_EQ(values[static_cast<size_t>(i)], static_cast<float>(code(n, k) - zero(n, g)) * scale(n, g))
+            << n << " " << k;
+      }
+      return;
+    }
+    FAIL() << "nothing is in codes";
+  }
+};
+
+TEST(PackedFolder, PublishedLayoutsOfBothWidths) {
+  for (const int bits : {4, 8}) {
+    for (const bool ordered : {false, true}) {
+      for (const int stored_less : {0, 1}) {  // gptq_v2, gptq
+        Published linear{.bits = bits, .ordered = ordered};
+        linear.add_gptq(stored_less);
+        linear.expect_read(PackedMethod::kGptq, stored_less);
+      }
+    }
+  }
+  Published bytes{.bits = 8};
+  bytes.add_int_quantized();
+  bytes.expect_read(PackedMethod::kCompressed, 0);
 }
 
 // The bytes of a tensor in a copy of a folder, changed in place.

@@ -142,8 +142,11 @@ std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig
 using BytesLoaded = std::function<void(int64_t bytes)>;
 void load_weights(const WeightSource& source, Executor& executor, const BytesLoaded& loaded = {});
 
-// The executor of a program of one graph, with its weights.
-std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source);
+// The executor of a program of one graph, with its weights: of the rank that `ranks` is, its parts of them.
+std::unique_ptr<Executor> load_graph(Graph graph, const CompileOptions& options, const WeightSource& source,
+                                     const CudaOptions& cuda = {}, Communicator* ranks = nullptr);
+std::unique_ptr<Executor> load_program(Program program, const CompileOptions& options, const WeightSource& source,
+                                       const CudaOptions& cuda = {}, Communicator* ranks = nullptr);
 
 // Fills masters and codes with weights for benchmarks and tests of speed, distributed as fresh ones are, from one pool
 // again and again, because making billions of different values would take minutes: tables and matrices with normal

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/testing/test_data.h"
 #include "exec/executor.h"
+#include "infer/testing/beam_fixtures.h"
 #include "octet/engine.h"
 
 namespace octet {
@@ -35,6 +36,15 @@ std::string text_of(GenerationStream& stream) {
   std::string text;
   for (GenerationEvent event; stream.next(event);) text += event.text + event.error;
   return text;
+}
+
+TEST_F(CudaEngine, TwoRanksWriteThePublishedText) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "two GPUs are wanted and " << cuda_device_count() << " can be used";
+  auto engine = open(1 << 24, {.tensor = 2});
+  const std::string wanted = read_file(folder_ + "/expected_greedy_n200.txt");
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 5; ++i) streams.push_back(engine->submit({.sampling = {.temperature = 0}, .max_tokens = 200}));
+  for (GenerationStream& stream : streams) EXPECT_EQ(text_of(stream), wanted);
 }
 
 TEST_F(CudaEngine, GreedyTextsAmongOthersAreThePublishedOne) {
@@ -102,6 +112,16 @@ TEST_F(CudaEngine, SpeculationChangesNoGreedyText) {
       EXPECT_GT(stats.accepted_tokens, draft == "ngram" ? 20 : 1000);
     }
   }
+}
+
+// Forked blocks are copied on the device, in replayed graphs.
+TEST(CudaEngineBeams, EqualsTransformers) {
+  std::string why;
+  if (!cuda_available(&why)) GTEST_SKIP() << why;
+  const std::string folder = test_data_path(kBeamFixtures);
+  if (folder.empty()) GTEST_SKIP() << missing_test_data(kBeamFixtures);
+  for (const int64_t block_size : {16, 64})
+    expect_beams_of_transformers(folder, {.device = "cuda", .block_size = block_size});
 }
 
 }  // namespace

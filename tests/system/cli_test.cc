@@ -154,6 +154,8 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_NE(eval.out.find("bits/byte"), std::string::npos) << eval.out;
   EXPECT_EQ(eval.err.find('\r'), std::string::npos);
   expect(0, "eval run text.txt --max-tokens 50 --windows 1000", "tokens 50 ");
+  expect(0, "eval run text.txt --max-tokens 50 --kv-cache int8", "tokens 50 ");
+  expect(1, "eval run text.txt --kv-cache int4", "kv_cache: \"int4\" (want f32, bf16, e4m3 or int8)");
   expect(0, "generate run --recipe fp8-delayed --prompt line -n 4 -t 0", "line");
   expect(0, "generate run --prompt '' -n 2", "");
   expect(0, "generate run --interactive -n 2 </dev/null", "");
@@ -177,7 +179,7 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
             shell("$OCTET generate run -p line -n 6 -t 0").out);
   expect(1, "generate run --prompt a --stop ''", "empty stop string");
   expect(1, "generate run --prompt a --logit-bias 1=2", "want TOKEN:VALUE");
-  expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16 or e4m3");
+  expect(1, "generate run --prompt a --kv-cache int3", "want f32, bf16, e4m3 or int8");
   expect(1, "generate run --tokenizer nowhere", "no such file or folder");
   expect(1, "generate gpt2-124m", "gpt2-124m: no such file or folder (it is a size");
   // Output of several prompts and samples is in order, whatever the batches.
@@ -188,6 +190,18 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_NE(all.find("--- 6\nsays"), std::string::npos) << all;
   Outcome json = shell("$OCTET generate run -p line --json -n 3 --logprobs 2 --ignore-eos --min-p 0.1 --top-k 9");
   EXPECT_NE(json.out.find("\"top_logprobs\":[["), std::string::npos) << json.out << json.err;
+  // The best texts of searches from ids, best first.
+  Outcome beams = shell(
+      "$OCTET generate run --ids 1,2,3 --ids 4 --stop-id 5 -n 6 --beams 3 --count 2 --length-penalty 0.5 "
+      "--early-stopping never --json");
+  EXPECT_EQ(beams.code, 0) << beams.err;
+  EXPECT_EQ(std::count(beams.out.begin(), beams.out.end(), '\n'), 4) << beams.out;
+  EXPECT_NE(beams.out.find("\"score\":-"), std::string::npos) << beams.out;
+  beams = shell("$OCTET generate run -p line -n 4 --beams 2");
+  EXPECT_TRUE(beams.out.starts_with("--- 1, score -")) << beams.out << beams.err;
+  expect(1, "generate run --ids 1,x", "want ids such as 1,2,3");
+  expect(1, "generate run --prompt a --beams 2 -t 0.5", "temperature: 0.5 with beams");
+  expect(1, "generate run --prompt a --beams 2 --count 3", "n: 3 with beams");
   Outcome talk = shell("printf 'line 1\\nand\\n' | $OCTET generate run --interactive -n 5 -t 0 --stats");
   EXPECT_EQ(std::count(talk.out.begin(), talk.out.end(), '\n'), 2) << talk.out << talk.err;
   // The public header suffices for a program that uses the library.

@@ -13,6 +13,7 @@
 #include "ir/facts.h"
 #include "ir/text.h"
 #include "numbers.h"
+#include "passes/serving_graphs.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -75,7 +76,7 @@ class StepBench {
     for (int64_t prompt : options.prompts) longest = std::max(longest, prompt);
     ServingOptions serving{.target = target,
                            .recipe = parse_recipe(options.recipe),
-                           .cache_dtype = parse_dtype(options.kv_cache),
+                           .cache_dtype = parse_cache_dtype(options.kv_cache),
                            .context = longest,
                            .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
                            .max_step_tokens = options.max_step_tokens,
@@ -320,7 +321,7 @@ void add_serve_step_command(CLI::App& app) {
   auto* command = app.add_subcommand("serve-step", "A decode step of a serving runner compared with its roofline");
   command->add_option("--model", options->model, "a named size")->capture_default_str();
   command->add_option("--recipe", options->recipe)->capture_default_str();
-  command->add_option("--kv-cache", options->kv_cache, "f32 | bf16 | e4m3")->capture_default_str();
+  command->add_option("--kv-cache", options->kv_cache, "f32 | bf16 | e4m3 | int8")->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda; with --plan-only also h200")
       ->capture_default_str();
   command->add_option("--batch", options->batches, "sequences (several values allowed)")

@@ -73,10 +73,15 @@ DeviceRates rates_of(const EnginePlan& plan) {
 
 // Printed before weights are loaded, which may take minutes.
 void print_plan(const EnginePlan& plan, const Options& o, const Workload& workload) {
-  fmt::print(stderr, "{}: {} in {} on {}: {} of weights, {} of activations, {} of KV cache{}\n", workload.name, o.model,
-             plan.recipe, plan.device, human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes),
-             human_bytes(plan.kv_bytes),
+  const size_t ranks = plan.rank_free_bytes.size();
+  fmt::print(stderr, "{}: {} in {} on {}{}: {} of weights, {} of activations, {} of KV cache{}\n", workload.name,
+             o.model, plan.recipe, ranks > 1 ? fmt::format("each of {} ranks of ", ranks) : "", plan.device,
+             human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes), human_bytes(plan.kv_bytes),
              plan.free_bytes > 0 ? fmt::format("; {} are free", human_bytes(plan.free_bytes)) : "");
+  for (size_t rank = 0; ranks > 1 && rank < ranks; ++rank)
+    fmt::print(stderr, "rank {} of {}: {} of weights, {} of activations, {} of KV cache in {} blocks; {} are free\n",
+               rank, ranks, human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes),
+               human_bytes(plan.kv_bytes), plan.kv_blocks, human_bytes(plan.rank_free_bytes[rank]));
   const DeviceRates rates = rates_of(plan);
   if (rates.bytes_per_second <= 0 || rates.flops_per_second <= 0) return;
   const int64_t texts =
@@ -131,9 +136,12 @@ void run(Kind kind, Options& o) {
                        {"recipe", engine->options().recipe},
                        {"KV cache", engine->options().kv_cache},
                        {"KV cache bytes", std::to_string(stats.kv_bytes)},
+                       {"ranks", std::to_string(o.engine.tensor)},
                        {"max sequences", std::to_string(o.engine.max_sequences)},
                        {"max tokens per step", std::to_string(o.engine.max_step_tokens)},
-                       {"draft", o.engine.draft.empty() ? "none" : o.engine.draft}};
+                       {"draft", o.engine.draft.empty() ? "none" : o.engine.draft},
+                       {"texts of a request", o.drive.beams > 0 ? fmt::format("{} by beam search", o.drive.beams)
+                                                                : std::to_string(o.drive.samples)}};
   for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
   fmt::print("{}", to_text(summary));
   if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
@@ -164,10 +172,12 @@ void add_shared(CLI::App& command, Options& o) {
   command.add_flag("--random-weights", o.engine.random_weights, "use random weights, to measure speed only");
   command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own, if any)");
   add_device_option(command, o.engine.device);
+  add_tensor_option(command, o.engine.tensor);
   add_verbose_option(command);
   command.add_option("--recipe", o.engine.recipe,
                      "fp32, bf16, fp8-current, int8, w4i8, ... (default: the folder's, or bf16)");
-  command.add_option("--kv-cache", o.engine.kv_cache, "f32, bf16 or e4m3 (default: the folder's, or the recipe's)");
+  command.add_option("--kv-cache", o.engine.kv_cache,
+                     "f32, bf16, e4m3 or int8 (default: the folder's, or the recipe's)");
   add_policy(command, o);
   command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());
   command.add_option("--max-sequences", o.engine.max_sequences, "maximum number of running sequences");
@@ -184,6 +194,9 @@ void add_shared(CLI::App& command, Options& o) {
                   "accept each draft by this chance, whatever the model says, to measure speed only")
       ->check(CLI::Range(0.0, 1.0))
       ->default_str("");
+  command.add_option("--samples", o.drive.samples, "texts of a request")->check(positive());
+  command.add_option("--beams", o.drive.beams, "width of a beam search, all of whose texts are wanted; 0: sampling")
+      ->check(CLI::Range(int64_t{0}, kMaxBeams));
   command.add_option("--temperature", o.drive.sampling.temperature, "0 is greedy");
   command.add_option("--top-p", o.drive.sampling.top_p,
                      "sample from the most likely tokens with this total probability; 0 is greedy");
@@ -215,8 +228,10 @@ void add_bench_command(CLI::App& app) {
   command->require_subcommand(1);
   command->footer(R"(Examples:
   octet bench throughput llama3-8b --random-weights --recipe fp8-current --kv-cache e4m3 -i 128 -o 2048 -n 512
+  octet bench throughput llama3-70b --random-weights --recipe fp8-current --tensor 2 -i 1000 -o 1000 -n 256
   octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
   octet bench latency llama3-8b --random-weights --draft ngram --draft-tokens 4 --accept-simulated 0.8
+  octet bench throughput gptj-6b --random-weights --recipe fp8-current --beams 4 -i 128 -o 128 -n 64
   octet bench encode path/to/bert-large --random-weights --recipe fp8-current --shortest 32 --longest 384
   octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");
 

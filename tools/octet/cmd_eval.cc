@@ -9,14 +9,15 @@
 #include "io/dataset.h"
 #include "numbers.h"
 #include "octet/commands.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 namespace {
 
 struct Options {
-  std::string model, tokenizer, data, recipe, device = "auto";
+  std::string model, tokenizer, data, recipe, kv_cache, device = "auto";
   std::vector<std::string> texts;
-  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
+  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, tensor = 1;
   int threads = 0;
   bool json = false;
 };
@@ -56,12 +57,15 @@ void run_eval(const Options& options) {
   } else {
     data = TokenDataset::open(options.data, weights->config().vocab_size);
   }
-  const PerplexityOptions how{.recipe = serving_recipe(*weights, options.recipe),
-                              .target = target_of(resolve_device(options.device)),
-                              .length = length,
-                              .stride = options.stride,
-                              .windows = options.windows,
-                              .max_tokens = options.max_tokens};
+  const PerplexityOptions how{
+      .recipe = serving_recipe(*weights, options.recipe),
+      .target = target_of(resolve_device(options.device)),
+      .tensor = options.tensor,
+      .length = length,
+      .stride = options.stride,
+      .windows = options.windows,
+      .max_tokens = options.max_tokens,
+      .cache = options.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(options.kv_cache)};
   const auto read = [&](int64_t first, std::span<int32_t> out) { data->read(first, out); };
   const PerplexityResult result =
       data ? measure_perplexity("eval", *weights, how, data->tokens(), read, tokenizer.get())
@@ -89,7 +93,8 @@ void add_eval_command(CLI::App& app) {
   auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or prepared tokens");
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
-  octet eval out/run --data data/corpus_val --stride 512 --json)");
+  octet eval out/run --data data/corpus_val --stride 512 --json
+  octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8)");
   add_model_option(*command, options->model);
   command->add_option("texts", options->texts, "text files");
   command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
@@ -102,7 +107,10 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
       ->check(not_negative());
   add_recipe_option(*command, options->recipe);
+  command->add_option("--kv-cache", options->kv_cache,
+                      "keys and values go through a KV cache of f32, bf16, e4m3 or int8 (default: through none)");
   add_device_option(*command, options->device);
+  add_tensor_option(*command, options->tensor);
   add_threads_option(*command, options->threads);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options] { run_eval(*options); });

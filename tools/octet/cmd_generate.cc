@@ -26,7 +26,7 @@ namespace {
 
 struct Options {
   std::string model, prompt_file, prompts_file;
-  std::vector<std::string> prompts, logit_bias;
+  std::vector<std::string> prompts, ids, logit_bias;
   EngineOptions engine = {.max_sequences = 0};
   GenerationRequest request;
   int64_t count = 1;
@@ -44,6 +44,7 @@ struct Text {
   std::vector<std::vector<TokenLogprob>> top;
   std::vector<int32_t> ids;
   FinishReason finished = FinishReason::kNone;
+  std::optional<double> score = {};  // of a beam search
 };
 
 bool write_text(const std::string& text) {
@@ -109,6 +110,7 @@ void print_json(const std::string& prompt, const Text& text) {
   nlohmann::json line{
       {"prompt_index", text.prompt}, {"sample", text.sample}, {"prompt", prompt},
       {"text", text.words},          {"ids", text.ids},       {"finish_reason", finish_reason_name(text.finished)}};
+  if (text.score) line["score"] = *text.score;
   if (!text.logprobs.empty()) line["logprobs"] = logprobs_json(text.logprobs);
   if (!text.logprobs.empty() && !text.top[0].empty())
     for (const auto& tokens : text.top) line["top_logprobs"].push_back(logprobs_json(tokens));
@@ -130,12 +132,52 @@ void print_failure(const Text& text, const std::string& error, Options& options)
   write_text(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// "1,2,3" of each, beside which the words are what is printed as the prompt.
+std::vector<int32_t> parse_ids(const std::string& words) {
+  std::vector<int32_t> ids;
+  std::istringstream stream(words);
+  for (std::string word; std::getline(stream, word, ',');) {
+    size_t end = 0;
+    try {
+      ids.push_back(std::stoi(word, &end));
+    } catch (const std::exception&) {  // reported below
+    }
+    check(end > 0 && end == word.size(), ErrorCode::kInvalidArgument,
+          "--ids: \"{}\" in \"{}\" (want ids such as 1,2,3)", word, words);
+  }
+  return ids;
+}
+
 void print_logprobs(const Text& text) {
   for (size_t i = 0; i < text.ids.size(); ++i) {
     std::string line = fmt::format("  {} {:.4f}", text.ids[i], text.logprobs[i].logprob);
     for (const TokenLogprob& token : text.top[i]) line += fmt::format("  {}:{:.4f}", token.id, token.logprob);
     write_text(line + "\n");
   }
+}
+
+// Prints the texts of a beam search, each with its score. False when stdout is closed.
+bool print_beams(GenerationStream& stream, Text text, Options& options) {
+  for (GenerationEvent event; stream.next(event);) {
+    text.sample = event.sample;
+    if (event.finished == FinishReason::kError) {
+      print_failure(text, event.error, options);
+      continue;
+    }
+    text.words = event.text, text.ids = event.ids, text.logprobs = event.logprobs, text.top = event.top;
+    text.finished = event.finished, text.score = event.score;
+    const std::string& prompt = options.prompts[text.prompt];
+    if (options.json) {
+      print_json(prompt, text);
+      continue;
+    }
+    write_text(fmt::format("--- {}, score {:.5f}\n{}{}\n",
+                           text.prompt * static_cast<size_t>(options.count) + static_cast<size_t>(event.sample) + 1,
+                           event.score, options.echo ? prompt : "", event.text));
+    if (options.request.logprobs >= 0) print_logprobs(text);
+  }
+  if (options.stats) print_stats(stream.times(), finish_reason_name(text.finished));
+  return std::ferror(stdout) == 0;
 }
 
 // Streams a text to stdout. False when stdout is closed.
@@ -180,14 +222,20 @@ void generate_all(Engine& engine, Options& options) {
   const auto ahead = static_cast<size_t>(4 * options.engine.max_sequences);
   std::deque<std::pair<Text, GenerationStream>> texts;
   auto print_first = [&] {
-    bool read = print_text(texts.front().second, texts.front().first, options);
+    auto& [text, stream] = texts.front();
+    bool read = options.request.beams > 0 ? print_beams(stream, text, options) : print_text(stream, text, options);
     texts.pop_front();
     return read;
   };
   for (size_t p = 0; p < options.prompts.size(); ++p) {
-    for (int64_t i = 0; i < options.count; ++i) {
+    const bool beams = options.request.beams > 0;  // one request gives all texts of a prompt
+    for (int64_t i = 0; i < (beams ? 1 : options.count); ++i) {
       GenerationRequest request = options.request;
-      request.prompt = options.prompts[p];
+      if (beams) request.n = options.count;
+      if (options.ids.empty())
+        request.prompt = options.prompts[p];
+      else
+        request.prompt_ids = parse_ids(options.ids[p]);
       request.sampling.seed += static_cast<uint64_t>(i);
       texts.emplace_back(Text{.prompt = p, .sample = i}, engine.submit(std::move(request)));
       if (texts.size() > ahead && !print_first()) return;
@@ -244,8 +292,13 @@ void run_generate(Options& options) {
   const StopMatcher stops_are_valid{options.request.stop};  // throws before a model is read
   if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
+  check(options.ids.empty() || (options.prompts.empty() && !options.interactive), ErrorCode::kInvalidArgument,
+        "--ids with other prompts: want ids or texts");
+  options.prompts.insert(options.prompts.end(), options.ids.begin(), options.ids.end());
+  if (!options.ids.empty()) options.engine.needs_tokenizer = false;
   if (options.prompts.empty()) options.prompts.emplace_back();
   int64_t texts = options.interactive ? 1 : options.count * static_cast<int64_t>(options.prompts.size());
+  texts = std::max(texts, options.request.beams * std::ssize(options.prompts));
   if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
   options.engine.max_waiting = options.engine.max_waiting_tokens = std::numeric_limits<int64_t>::max();
   std::string folder = model_folder(options.model);
@@ -254,6 +307,22 @@ void run_generate(Options& options) {
   if (!options.interactive) return generate_all(*engine, options);
   auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
   interact(*engine, *tokenizer, options);
+}
+
+void add_beam_options(CLI::App& command, GenerationRequest& request) {
+  static const std::map<std::string, EarlyStopping> kStopping = {
+      {"false", EarlyStopping::kNo}, {"true", EarlyStopping::kYes}, {"never", EarlyStopping::kNever}};
+  command
+      .add_option("--beams", request.beams, "beam search of this width, whose --count best texts are printed; 0: off")
+      ->check(CLI::Range(int64_t{0}, kMaxBeams));
+  command.add_option("--length-penalty", request.length_penalty,
+                     "of beams: scores are divided by length to this power");
+  command
+      .add_option_function<std::string>(
+          "--early-stopping", [&request](const std::string& name) { request.early_stopping = kStopping.at(name); },
+          "of beams: false, true or never, as in transformers")
+      ->check(CLI::IsMember(kStopping))
+      ->default_str("false");
 }
 
 void add_sampling_options(CLI::App& command, GenerationRequest& request, std::vector<std::string>& logit_bias) {
@@ -284,12 +353,16 @@ void add_generate_command(CLI::App& app) {
   octet generate stories260K.bin --tokenizer tok512.bin --temperature 0 --max-tokens 200
   octet generate out/run --prompts-file questions.jsonl --json --logprobs 5
   octet generate out/run --prompt-file report.txt --draft ngram --stats
+  octet generate out/run --prompt "Once upon a time" --beams 4 --count 2 --json
   octet generate path/to/model --draft path/to/smaller --draft-tokens 4 --prompt "In short,"
+  octet generate path/to/llama-70b --tensor 2 --recipe fp8-current --prompt "Dear"
   octet generate out/run --interactive --top-p 0.9)");
   add_model_option(*command, options->model);
   add_tokenizer_option(*command, engine.tokenizer);
   command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
       ->allow_extra_args(false);  // the next word may be the model
+  command->add_option("--ids", options->ids, "token ids to continue, 1,2,3 (may be given several times)")
+      ->allow_extra_args(false);
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
   command->add_option("--prompts-file", options->prompts_file, "read prompts, one per line, or .jsonl with \"prompt\"");
   command->add_option("-n,--max-tokens", request.max_tokens, "maximum number of tokens to generate")
@@ -303,16 +376,21 @@ void add_generate_command(CLI::App& app) {
       ->default_str("");
   command->add_option("--stop", request.stop, "stop before this text (may be given several times)")
       ->allow_extra_args(false);
+  command->add_option("--stop-id", request.stop_ids, "stop at this token (may be given several times)")
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", request.ignore_eos, "do not stop at the end token");
-  command->add_option("--count", options->count, "number of samples per prompt")->check(CLI::Range(1, 1000000));
+  add_beam_options(*command, request);
+  command->add_option("--count", options->count, "number of texts per prompt")->check(CLI::Range(1, 1000000));
   command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
       ->check(not_negative());
   add_recipe_option(*command, engine.recipe);
-  command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
+  command->add_option("--kv-cache", engine.kv_cache,
+                      "type of the KV cache: f32, bf16, e4m3, int8 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "sequences in flight (default: all, at most 64)")
       ->check(positive());
   add_draft_options(*command, engine);
   add_device_option(*command, engine.device);
+  add_tensor_option(*command, engine.tensor);
   add_verbose_option(*command);
   add_threads_option(*command, options->threads);
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");

@@ -136,10 +136,9 @@ PerplexityResult measure_on(const std::string& title, const WeightSource& weight
                             tokens, reader_of(ids), tokenizer);
 }
 
-void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after,
-                        const std::string& note) {
-  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens{}\n", folder, before.perplexity(),
-             after.perplexity(), 100 * (after.perplexity() / before.perplexity() - 1), after.tokens, note);
+void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after) {
+  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens\n", folder, before.perplexity(),
+             after.perplexity(), 100 * (after.perplexity() / before.perplexity() - 1), after.tokens);
 }
 
 void add_quantize_command(CLI::App& app) {

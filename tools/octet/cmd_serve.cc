@@ -133,7 +133,7 @@ void run_serve(Options& options) {
   serve::ServerOptions& server_options = options.server;
   server_options.parsers = std::clamp(thread_count() / 4, 2, 8);
   server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
-  server_options.front.ahead_most = options.engine.max_sequences;
+  server_options.front.ahead_most = server_options.front.sequences = options.engine.max_sequences;
   server_options.metric_prefix = options.metric_names == "vllm" ? "vllm:" : "octet_";
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
@@ -223,7 +223,8 @@ the access log.)");
   command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
       ->check(not_negative());
   add_recipe_option(*command, engine.recipe);
-  command->add_option("--kv-cache", engine.kv_cache, "type of the KV cache: f32, bf16, e4m3 (default: the recipe's)");
+  command->add_option("--kv-cache", engine.kv_cache,
+                      "type of the KV cache: f32, bf16, e4m3, int8 (default: the recipe's)");
   command->add_option("--max-sequences", engine.max_sequences, "sequences in flight")->check(positive());
   command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
   command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
@@ -232,6 +233,7 @@ the access log.)");
   command->add_flag("--random-weights", engine.random_weights,
                     "random weights, for benchmarks: the model may be a named one (llama3-8b)");
   add_device_option(*command, engine.device);
+  add_tensor_option(*command, engine.tensor);
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);
   command->callback([options] { run_serve(*options); });

@@ -24,8 +24,8 @@ void add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
 void add_recipe_option(CLI::App& command, std::string& recipe) {
   command.add_option(
       "--recipe", recipe,
-      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, w4a8, w4i8, w4a16 (default: the folder's, "
-      "else fp32)");
+      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, w4a8, w4a8-head16, w4i8, w4a16 (default: the "
+      "folder's, else fp32)");
 }
 
 void add_device_option(CLI::App& command, std::string& device) {
@@ -46,6 +46,11 @@ void add_draft_options(CLI::App& command, EngineOptions& engine) {
       ->check(CLI::Range(int64_t{1}, kMaxDraftTokens));
   command.add_option("--draft-memory", engine.draft_memory, "share of the free memory for a draft model")
       ->check(CLI::Range(0.01, 0.9));
+}
+
+void add_tensor_option(CLI::App& command, int64_t& tensor) {
+  command.add_option("--tensor", tensor, "ranks that share the model: GPUs of this machine, or parts of its cores")
+      ->check(CLI::Range(1, 64));
 }
 
 void add_threads_option(CLI::App& command, int& threads) {
@@ -98,9 +103,8 @@ PerplexityResult measure_perplexity(const std::string& title, const WeightSource
   const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   options.windows = std::min(options.windows, (total + options.length - 1) / options.length);
   options.length = std::min(options.length, tokens - 1);
-  PerplexityEvaluator evaluator(weights, options);
   Progress progress({.title = title, .unit = "tok", .total = total});
-  return evaluator.run(tokens, read, tokenizer, [&](int64_t done) { progress.update(done); });
+  return evaluate_perplexity(weights, options, tokens, read, tokenizer, [&](int64_t done) { progress.update(done); });
 }
 
 std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids) {

@@ -30,9 +30,8 @@ std::vector<int32_t> read_ids(const std::string& path, const Tokenizer* tokenize
 // Perplexity on ids, up to max_tokens of them.
 PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
                             const Target& target, const std::vector<int32_t>& ids, const Tokenizer* tokenizer);
-// One line: before, after, the difference. `note`: on what the second was measured.
-void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after,
-                        const std::string& note = "");
+// One line: before, after, the difference.
+void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after);
 
 void quantize_to_integers(const QuantizeOptions& options, const WeightSource& weights, const std::string& folder);
 

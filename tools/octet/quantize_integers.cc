@@ -67,18 +67,6 @@ void print_worst(std::vector<LinearReport> report, double bound) {
   fmt::print("\n");
 }
 
-// As the runtime loads it, else its dequantized weights.
-std::unique_ptr<WeightSource> open_result(const std::string& folder, std::string& note) {
-  try {
-    return open_weights(folder);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;
-    auto weights = open_packed(folder);
-    note = weights->recipe() ? ", codes made anew from its dequantized weights" : ", of its dequantized weights";
-    return weights;
-  }
-}
-
 }  // namespace
 
 void quantize_to_integers(const QuantizeOptions& options, const WeightSource& weights, const std::string& folder) {
@@ -115,10 +103,8 @@ void quantize_to_integers(const QuantizeOptions& options, const WeightSource& we
     fmt::print("{}: written; pass --text FILE to measure its perplexity\n", options.out);
     return;
   }
-  std::string note;
-  const auto result = open_result(options.out, note);
-  print_perplexities(options.out, *before, measure_on("after", *result, options, job.target, ids, tokenizer.get()),
-                     note);
+  print_perplexities(options.out, *before,
+                     measure_on("after", *open_weights(options.out), options, job.target, ids, tokenizer.get()));
 }
 
 }  // namespace octet

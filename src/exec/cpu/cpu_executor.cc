@@ -34,7 +34,7 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
     return runner(graph).input(name);
   }
-  void run(const std::string& graph) override { runner(graph).run(); }
+  void run(const std::string& graph, int32_t slot) override { runner(graph, slot).run(); }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
     return runner(graph).output(name);
   }
@@ -64,8 +64,10 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
                                             static_cast<size_t>(plan_.workspace_bytes)};
     for (const auto& [name, graph_plan] : plan_.graphs) {
       const Graph& graph = plan_.program.graph(name);
-      runners_[name] = std::make_unique<cpu::GraphRunner>(
-          plan_.program, graph, graph_plan, memory_of(graph_plan, graph, arena_.data(), inputs), workspace, ranks_);
+      for (int32_t slot = 0; slot < slots_of(plan_.program, graph); ++slot)
+        runners_[{name, slot}] = std::make_unique<cpu::GraphRunner>(
+            plan_.program, graph, graph_plan, memory_of(graph_plan, graph, arena_.data(), inputs, slot), workspace,
+            ranks_);
       inputs += input_bytes(graph_plan, graph);
     }
   }

@@ -63,12 +63,13 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   std::span<std::byte> input(const std::string& graph, const std::string& name) override {
     const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& bound = runner(graph);
-    bound.wait_for_inputs();
+    for (int32_t slot = 0; slot < slots_of(plan_.program, plan_.program.graph(graph)); ++slot)
+      runner(graph, slot).wait_for_inputs();  // they read the same staging
     return bound.input(name);
   }
-  void run(const std::string& graph) override {
+  void run(const std::string& graph, int32_t slot) override {
     const cuda::DeviceGuard guard(context_.device());
-    cuda::GraphRunner& bound = runner(graph);
+    cuda::GraphRunner& bound = runner(graph, slot);
     bound.wait_for_inputs();
     bound.enqueue();
   }
@@ -165,9 +166,10 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
                                                .host_outputs = host_outputs_.data() + next_output};
       next_input += staging.input_bytes;
       next_output += align_up(cuda::GraphRunner::output_bytes(graph), alignment_);
-      runners_[name] = std::make_unique<cuda::GraphRunner>(
-          context_, wait_, plan_.program, graph, graph_plan,
-          memory_of(graph_plan, graph, arena_.data(), staging.device_inputs), staging, options);
+      for (int32_t slot = 0; slot < slots_of(plan_.program, graph); ++slot)
+        runners_[{name, slot}] = std::make_unique<cuda::GraphRunner>(
+            context_, wait_, plan_.program, graph, graph_plan,
+            memory_of(graph_plan, graph, arena_.data(), staging.device_inputs, slot), staging, options);
     }
     int64_t workspace = 0;
     for (auto& [name, runner] : runners_) workspace = std::max(workspace, runner->workspace_bytes());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "infer/engine_loop.h"
 #include "infer/testing/fake_runner.h"
 #include "infer/testing/sample_token.h"
@@ -18,6 +19,8 @@ inline void PrintTo(SchedulingPolicy policy, std::ostream* out) {
   constexpr const char* kNames[] = {"never evict", "max utilization"};
   *out << kNames[static_cast<size_t>(policy)];
 }
+
+inline void PrintTo(DType dtype, std::ostream* out) { *out << dtype_name(dtype); }
 
 inline constexpr int32_t kEos = 60;
 

@@ -5,6 +5,7 @@
 // throws.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -32,6 +33,20 @@ inline float fake_logprob(uint64_t hash, int64_t vocab, int32_t token) {
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit);
   return logits.at(static_cast<size_t>(token)) - static_cast<float>(std::log(sum));
+}
+
+// The kTopLogprobs likeliest tokens of logits.
+inline std::vector<TokenLogprob> fake_top(const std::vector<float>& logits) {
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit);
+  std::vector<TokenLogprob> all;
+  for (const float logit : logits)
+    all.push_back({static_cast<int32_t>(all.size()), logit - static_cast<float>(std::log(sum))});
+  const auto best = all.begin() + std::min(std::ssize(all), kTopLogprobs);
+  std::partial_sort(all.begin(), best, all.end(),
+                    [](const TokenLogprob& a, const TokenLogprob& b) { return a.logprob > b.logprob; });
+  all.erase(best, all.end());
+  return all;
 }
 
 struct FakeOptions {
@@ -95,12 +110,15 @@ class FakeRunner : public Runner {
     require(static_cast<int64_t>(input.entries.size() / 2) <= options_.limits.entries, "adjusted logits");
     ids_.assign(rows_, 0);
     logprobs_.assign(rows_, -1);
-    top_.assign(input.top_logprobs ? rows_ * kTopLogprobs : 0, -2);
-    top_ids_.assign(input.top_logprobs ? rows_ * kTopLogprobs : 0, 7);
+    top_.clear(), top_ids_.clear(), adjusted_.clear(), adjusted_ids_.clear();
     for (size_t r = 0; r < rows_; ++r) {
       ids_[r] = options_.checks ? choose(input, r) : static_cast<int32_t>(1 + r % 50);
       if (options_.checks) logprobs_[r] = ids_[r] < 0 ? -INFINITY : fake_logprob(hashes_[r], limits().vocab, ids_[r]);
       if (input.store[r] >= 0) sampled_.at(static_cast<size_t>(input.store[r])) = ids_[r];
+      if (!input.top_logprobs) continue;
+      const std::vector<float> logits = fake_logits(options_.checks ? hashes_[r] : r, limits().vocab);
+      add_top(logits, top_, top_ids_);
+      if (!input.entries.empty() || !input.mask_rows.empty()) add_top(adjusted(input, r), adjusted_, adjusted_ids_);
     }
   }
 
@@ -108,7 +126,12 @@ class FakeRunner : public Runner {
     ++waits_;
     if (options_.step_seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options_.step_seconds));
     if (waits_ == options_.fail_wait) fail(ErrorCode::kInternal, "device lost in step {}", waits_);
-    return {.ids = ids_, .logprobs = logprobs_, .top_logprobs = top_, .top_ids = top_ids_};
+    return {.ids = ids_,
+            .logprobs = logprobs_,
+            .top_logprobs = top_,
+            .top_ids = top_ids_,
+            .adjusted_logprobs = adjusted_,
+            .adjusted_ids = adjusted_ids_};
   }
 
  private:
@@ -161,9 +184,14 @@ class FakeRunner : public Runner {
     }
   }
 
-  int32_t choose(const SampleInput& input, size_t r) const {
+  // The likeliest tokens of a row, as op top_logprobs.
+  static void add_top(const std::vector<float>& logits, std::vector<float>& logprobs, std::vector<int32_t>& ids) {
+    const auto top = fake_top(logits);
+    for (const TokenLogprob& token : top) logprobs.push_back(token.logprob), ids.push_back(token.id);
+  }
+
+  std::vector<float> adjusted(const SampleInput& input, size_t r) const {
     std::vector<float> logits = fake_logits(hashes_[r], options_.limits.vocab);
-    if (hashes_[r] == 0) return -1;
     for (size_t e = 0; e < input.values.size() / 3; ++e) {
       if (input.entries[2 * e] != static_cast<int32_t>(r)) continue;
       float& x = logits.at(static_cast<size_t>(input.entries[2 * e + 1]));
@@ -176,6 +204,12 @@ class FakeRunner : public Runner {
       for (size_t v = 0; v < logits.size(); ++v)
         if (!(input.masks.at(first + v / 32) >> (v % 32) & 1)) logits[v] = -INFINITY;
     }
+    return logits;
+  }
+
+  int32_t choose(const SampleInput& input, size_t r) const {
+    if (hashes_[r] == 0) return -1;
+    const std::vector<float> logits = adjusted(input, r);
     SampleRow row{.temperature = input.params[3 * r],
                   .top_p = input.params[3 * r + 1],
                   .min_p = input.params[3 * r + 2],
@@ -195,8 +229,8 @@ class FakeRunner : public Runner {
   std::vector<uint64_t> hashes_;           // of the rows to be sampled
   std::vector<int32_t> positions_;
   size_t rows_ = 0;
-  std::vector<int32_t> ids_, top_ids_;
-  std::vector<float> logprobs_, top_;
+  std::vector<int32_t> ids_, top_ids_, adjusted_ids_;
+  std::vector<float> logprobs_, top_, adjusted_;
   std::atomic<int64_t> forwards_ = 0, waits_ = 0;
 };
 

@@ -53,7 +53,7 @@ class FakeEngine {
     Submitted submitted = scheduler_.submit(request.params, now);
     for (int64_t i = 0; submitted.id >= 0 && i < request.params.n; ++i) {
       requests_[submitted.id + i] = {request, submitted.id};
-      if (drafting) expected_[submitted.id + i] = expected(submitted.id + i);
+      if (drafting && !request.params.beams) expected_[submitted.id + i] = expected(submitted.id + i);
     }
     return submitted;
   }
@@ -88,30 +88,35 @@ class FakeEngine {
     collect();
   }
 
-  // The tokens the sequence generates alone: to its limit, its stop token or the end of the context.
-  std::vector<int32_t> expected(SequenceId id) const {
+  // The tokens the sequence generates alone: to its limit, its stop token or the end of the context. Of a beam those it
+  // has when all beams of its search have `most`.
+  std::vector<int32_t> expected(SequenceId id, size_t most = SIZE_MAX) const {
     const auto& [request, first] = requests_.at(id);
-    std::vector<int32_t> tokens = request.params.prompt;
-    const auto prompt = static_cast<int64_t>(tokens.size());
-    const int64_t limit = std::min(request.params.max_tokens, scheduler_.options().context_length - prompt);
-    std::vector<uint64_t> kv;
-    std::vector<uint64_t> sums(groups_, 0);
-    for (int64_t p = 0; static_cast<int64_t>(tokens.size()) - prompt < limit; ++p) {
-      const uint64_t before = p == 0 ? root(request.params.adapter, request.params.salt) : kv.back();
-      kv.push_back(next_kv(before, tokens[static_cast<size_t>(p)]));
-      for (size_t g = 0; g < groups_; ++g) {
-        const int64_t window = blocks_.options().groups[g].window;
-        sums[g] += kv.back() * (g + 1);
-        if (window > 0 && p >= window) sums[g] -= kv[static_cast<size_t>(p - window)] * (g + 1);
+    const SequenceParams& params = request.params;
+    const auto prompt = static_cast<int64_t>(params.prompt.size());
+    const int64_t limit = prompt + std::min(params.max_tokens, scheduler_.options().context_length - prompt);
+    const auto count = static_cast<size_t>(params.beams ? params.n : 1), own = static_cast<size_t>(id - first);
+    std::vector<Text> texts(count, Text{.tokens = params.prompt, .sums = std::vector<uint64_t>(groups_, 0)});
+    while (std::ssize(texts[0].tokens) < limit && texts[0].tokens.size() < most) {
+      std::vector<uint64_t> sums;
+      for (Text& text : texts) sums.push_back(sum_of(text, params));
+      if (!params.beams) {
+        texts[0].tokens.push_back(sample(sums[0], id - first));
+        if (request.stops && texts[0].tokens.back() == kStopToken) break;
+        continue;
       }
-      if (p + 1 < static_cast<int64_t>(tokens.size())) continue;
-      uint64_t sum = 0;
-      for (uint64_t s : sums) sum += s;
-      tokens.push_back(sample(sum, id - first));
-      if (request.stops && tokens.back() == kStopToken) break;
+      if (request.stops && search_ends(sums)) break;
+      std::vector<Text> next;
+      for (size_t i = 0; i < count; ++i) {
+        const auto [parent, token] = next_of_beam(sums, i);
+        next.push_back(texts[parent]);
+        next.back().tokens.push_back(token);
+      }
+      texts = std::move(next);
     }
-    return tokens;
+    return texts[params.beams ? own : 0].tokens;
   }
+  bool is_beam(SequenceId id) const { return requests_.at(id).first.params.beams; }
 
   Scheduler& scheduler() { return scheduler_; }
   const BlockManager& blocks() const { return blocks_; }
@@ -134,6 +139,32 @@ class FakeEngine {
     std::vector<std::pair<uint64_t, uint64_t>> name_spaces;  // adapter, salt
     std::vector<std::pair<int64_t, bool>> sampling;          // index in its request, stops
   };
+
+  // A text that is simulated alone.
+  struct Text {
+    std::vector<int32_t> tokens;
+    std::vector<uint64_t> kv = {}, sums;  // of its tokens but the last; by group, of what the last one sees
+  };
+  // Of all KV that its last token sees.
+  uint64_t sum_of(Text& text, const SequenceParams& params) const {
+    for (auto p = std::ssize(text.kv); p < std::ssize(text.tokens); ++p) {
+      const uint64_t before = p == 0 ? root(params.adapter, params.salt) : text.kv.back();
+      text.kv.push_back(next_kv(before, text.tokens[static_cast<size_t>(p)]));
+      for (size_t g = 0; g < groups_; ++g) {
+        const int64_t window = blocks_.options().groups[g].window;
+        text.sums[g] += text.kv.back() * (g + 1);
+        if (window > 0 && p >= window) text.sums[g] -= text.kv[static_cast<size_t>(p - window)] * (g + 1);
+      }
+    }
+    return std::accumulate(text.sums.begin(), text.sums.end(), uint64_t{0});
+  }
+
+  // The fake search: which beam this one follows, and with which token.
+  static std::pair<size_t, int32_t> next_of_beam(std::span<const uint64_t> sums, size_t beam) {
+    const size_t parent = mix64(sums[beam] * 7 + beam) % sums.size();
+    return {parent, sample(sums[parent], static_cast<int64_t>(beam))};
+  }
+  static bool search_ends(std::span<const uint64_t> sums) { return mix64(sums.front() + sums.back()) % 19 == 0; }
 
   void draft() {
     if (random_.below(3) == 0) return;
@@ -172,12 +203,18 @@ class FakeEngine {
       const int64_t sampled = s.first_position + s.count - static_cast<int64_t>(params.prompt.size());
       for (int64_t i = sampled - s.drafts; s.samples && i <= sampled; ++i)
         adjusted += std::min(params.adjusted + i, params.max_adjusted);
+      require(s.beams == (params.beams && s.samples ? params.n : 0), "a search's step has all beams");
       require(s.drafts == 0 || (s.samples && s.count == 1 + s.drafts), "drafts");
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
-                  params.n > 1 || params.score_prompt,
+                  params.n > 1 || params.score_prompt || params.beams,
               "a chunk that is not the last is not whole blocks");
+    }
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      const ScheduledSequence& s = plan.sequences[i];
+      if (s.beams > 1 && s.id == requests_.at(s.id).second)
+        for (int32_t b = 1; b < s.beams; ++b) require(plan.sequences.at(i + b).id == s.id + b, "beams side by side");
     }
     require(tokens == plan.tokens && rows == plan.logit_rows && singles == plan.decodes, "sums of the plan");
     require(tokens <= std::max(o.token_budget, o.max_sequences), "token budget");
@@ -249,6 +286,7 @@ class FakeEngine {
       }
     }
     std::vector<SampledToken> results;
+    std::vector<uint64_t> beams;  // of a search: the sums of those whose rows have come
     for (size_t i = 0; i < l.plan.sequences.size(); ++i) {
       const ScheduledSequence& s = l.plan.sequences[i];
       if (!s.samples) continue;
@@ -260,6 +298,11 @@ class FakeEngine {
           for (int64_t p = window == 0 ? 0 : std::max<int64_t>(0, last - window + 1); p <= last; ++p)
             sum += slot_of(g, s.slot, p) * (g + 1);
         }
+        if (s.beams > 0) {
+          beams.push_back(sum);
+          if (std::ssize(beams) == s.beams) add_beams(s.id + 1 - s.beams, beams, l.sampling[i].second, results);
+          break;
+        }
         const int32_t token = sample(sum, l.sampling[i].first);
         last_token_[static_cast<size_t>(s.slot)] = s.drafts > 0 ? -1 : token;
         const bool stop = l.sampling[i].second && token == kStopToken;
@@ -269,6 +312,18 @@ class FakeEngine {
     }
     scheduler_.commit(l.plan.step, results);
     if (verify_each_step) Audit::verify(scheduler_);
+  }
+
+  static void add_beams(SequenceId first, std::vector<uint64_t>& sums, bool stops, std::vector<SampledToken>& results) {
+    const bool ends = stops && search_ends(sums);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const auto [parent, token] = next_of_beam(sums, i);
+      results.push_back({.id = first + static_cast<SequenceId>(i),
+                         .token = token,
+                         .end = ends ? FinishReason::kStop : FinishReason::kNone,
+                         .parent = first + static_cast<SequenceId>(parent)});
+    }
+    sums.clear();
   }
 
   void collect() {

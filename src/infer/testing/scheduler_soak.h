@@ -30,14 +30,15 @@ inline BlockManagerOptions full_and_window(int32_t blocks, int32_t window_blocks
   return {.groups = {{.blocks = blocks}, {.window = 10, .blocks = window_blocks}}, .block_size = 4};
 }
 
-// Completed sequences equal what each would generate alone; others are a prefix of it.
+// Completed sequences equal what each would generate alone; others are a prefix of it, beams what they were then.
 inline void expect_right_outputs(const FakeEngine& engine) {
   for (const auto& [id, reason] : engine.ended) {
-    const auto want = engine.expected(id);
+    auto want = engine.expected(id);
     const auto& got = engine.outputs.at(id);
     const bool complete =
         reason == FinishReason::kStop || reason == FinishReason::kLength || reason == FinishReason::kContext;
     ASSERT_LE(got.size(), want.size()) << "sequence " << id;
+    if (!complete && engine.is_beam(id)) want = engine.expected(id, got.size());
     ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "sequence " << id;
     ASSERT_TRUE(!complete || got.size() == want.size()) << "sequence " << id << " " << finish_reason_name(reason);
   }
@@ -88,10 +89,13 @@ inline int64_t run_everything(uint64_t seed, int64_t requests, bool drafting, bo
       const auto own = random_prompt(random, 1 + static_cast<int64_t>(random.below(random.below(8) ? 20 : 150)));
       r.params.prompt.insert(r.params.prompt.end(), own.begin(), own.end());
       r.params.n = random.below(6) ? 1 : 1 + static_cast<int64_t>(random.below(4));
-      if (r.params.n == 1 && random.below(7) == 0) r.params.score_prompt = true, r.params.reuse_prefix = false;
+      r.params.beams = random.below(6) == 0;
+      if (r.params.beams) r.params.n = 1 + static_cast<int64_t>(random.below(5));
+      if (r.params.n == 1 && !r.params.beams && random.below(7) == 0)
+        r.params.score_prompt = true, r.params.reuse_prefix = false;
       r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
       r.params.adapter = random.below(5) == 0;
-      if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = 60;
+      if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = r.params.beams ? 30 : 60;
       if (random.below(8) == 0) r.params.deadline = engine.now + 1 + static_cast<double>(random.below(60));
       refused += engine.submit(r).id < 0;
       ++operations;

@@ -44,8 +44,18 @@ Layouts place_copy_blocks(const Graph& graph, const Node& node) {
   return {cache};
 }
 
+bool has_row_scales(const Graph& graph, const Node& node) { return input_type(graph, node, 1).dtype == DType::kI8; }
+
 Layouts place_paged_attention(const Graph& graph, const Node& node) {
-  for (size_t i = 3; i < node.inputs.size(); ++i) require_copies(graph, node, i);
+  for (size_t i = 3; i < 6; ++i) require_copies(graph, node, i);
+  for (size_t i = 6; i < node.inputs.size(); ++i) {
+    if (!node.inputs[i].exists()) continue;
+    if (has_row_scales(graph, node)) {
+      require_is(graph, node, i, input_layout(graph, node, i - 5), "as the cache");
+    } else {
+      require_copies(graph, node, i);
+    }
+  }
   return {heads_layout(graph, node, 1, 2)};
 }
 
@@ -57,7 +67,8 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   for (size_t i = 1; i <= 2; ++i) {
     require_rank(graph, node, i, 2);
     const TensorType& cache = input_type(graph, node, i);
-    require(is_float(cache.dtype) && cache.shape[1] == width && cache.shape[0] % block_size == 0, node,
+    const bool known = is_float(cache.dtype) || cache.dtype == DType::kI8;
+    require(known && cache.shape[1] == width && cache.shape[0] % block_size == 0, node,
             "cache {} is {} (want whole blocks of {} rows of {})", i, cache, block_size, width);
   }
   require_segments(graph, node, 3);
@@ -66,7 +77,12 @@ Types paged_attention_type(const Graph& graph, const Node& node) {
   require_ints(graph, node, 5, 2, "block_table");
   require(input_shape(graph, node, 5)[0] == sequences, node, "block_table is {} for {} sequences",
           input_shape(graph, node, 5), sequences);
-  for (const char* scale : {"k_scale_inv", "v_scale_inv"}) require_optional(graph, node, scale, f32({1}));
+  const bool row_scales = has_row_scales(graph, node);
+  const TensorType scales = row_scales ? f32({input_shape(graph, node, 1)[0], dims.kv_heads}) : f32({1});
+  for (const char* scale : {"k_scale_inv", "v_scale_inv"}) {
+    require(!row_scales || node.operand(scale).exists(), node, "a cache of i8 needs {}", scale);
+    require_optional(graph, node, scale, scales);
+  }
   return {input_type(graph, node, 0)};
 }
 
@@ -74,8 +90,8 @@ Types copy_blocks_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& cache = input_type(graph, node, 0);
   int64_t block_size = node.attr<int64_t>("block_size");
-  require(is_float(cache.dtype) && cache.shape[0] % block_size == 0, node,
-          "the cache is {} (want whole blocks of {} rows of a float type)", cache, block_size);
+  require((is_float(cache.dtype) || cache.dtype == DType::kI8) && cache.shape[0] % block_size == 0, node,
+          "the cache is {} (want whole blocks of {} rows of i8 or a float type)", cache, block_size);
   require_ints(graph, node, 1, 2, "pairs");
   require(input_shape(graph, node, 1)[1] == 2, node, "pairs is {} (want [P,2]: from, to)", input_shape(graph, node, 1));
   return {cache};
@@ -85,6 +101,31 @@ Cost copy_blocks_cost(const Graph& graph, const Node& node) {
   const TensorType& cache = input_type(graph, node, 0);
   int64_t rows = input_shape(graph, node, 1)[0] * node.attr<int64_t>("block_size");
   return {0, 2.0 * static_cast<double>(rows * cache.shape[1] * dtype_bytes(cache.dtype))};
+}
+
+// Rows as codes, each of G equal groups with a scale of its own: those of a cache's heads.
+Types scatter_codes_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  require_matrix(graph, node, 1);
+  require_rank(graph, node, 3, 2);
+  const TensorType &table = input_type(graph, node, 0), &scales = input_type(graph, node, 3);
+  const Shape& rows = input_shape(graph, node, 1);
+  require(table.dtype == DType::kI8, node, "the table is {} (want i8)", table);
+  require(table.shape[1] == rows[1], node, "the table holds rows of {}, given {}", table.shape[1], rows[1]);
+  require_type(graph, node, 2, {DType::kI32, {rows[0]}});
+  require(scales.dtype == DType::kF32 && scales.shape[0] == table.shape[0] && rows[1] % scales.shape[1] == 0, node,
+          "scales are {} (want f32[{}, G], G a divisor of {})", scales, table.shape[0], rows[1]);
+  return {table, scales};
+}
+
+// As scatter_rows; no cut divides a group.
+Layouts place_scatter_codes(const Graph& graph, const Node& node) {
+  const Layout& table = input_layout(graph, node, 0);
+  require_layout(table == table.only(1), graph, node, 0, "cut along dim 1 alone, nothing pending");
+  require_is(graph, node, 1, table, "as the table");
+  require_copies(graph, node, 2);
+  require_is(graph, node, 3, table, "as the table");
+  return {table, table};
 }
 
 // Only the appended rows move.
@@ -173,11 +214,21 @@ const OpFacts scatter_rows = {
     .cost = scatter_rows_cost,
     .precision = {ResultPrecision::kUnchanged},
     .in_place = {0},
-    .must_alias = 0,
+    .must_alias = {0},
     .meaning =
         "the table with rows[t] in slot slots[t]; slot -1 writes nowhere. Rows of any type are copied; float rows may "
         "be "
         "of another float type or have a scale: multiplied by it, then rounded to the table's type"};
+const OpFacts scatter_codes = {
+    .infer = scatter_codes_type,
+    .place = place_scatter_codes,
+    .no_gradient = "inference only",
+    .cost = scatter_rows_cost,
+    .precision = {ResultPrecision::kUnchanged},
+    .must_alias = {0, 3},
+    .meaning =
+        "the table with the codes of rows[t] in slot slots[t], the scales with theirs; slot -1 writes nowhere. Each of "
+        "a row's G equal groups is quantized by its own amax, as quantize does a row; scales hold scale_inv"};
 const OpFacts copy_blocks = {
     .infer = copy_blocks_type,
     .place = place_copy_blocks,
@@ -185,7 +236,7 @@ const OpFacts copy_blocks = {
     .cost = copy_blocks_cost,
     .precision = {ResultPrecision::kUnchanged},
     .in_place = {0},
-    .must_alias = 0,
+    .must_alias = {0},
     .meaning =
         "the cache with block pairs[p, 1] a copy of block pairs[p, 0]; a pair with a negative entry copies nothing; no "
         "block is written twice or both read and written"};
@@ -197,7 +248,8 @@ const OpFacts paged_attention = {
     .meaning =
         "attention of queries segments[s]..segments[s+1] over the kv_lengths[s] tokens of block_table[s]; query i of "
         "n stands at position kv_lengths[s] - n + i; keys and values are multiplied by k_scale_inv and v_scale_inv, "
-        "where they are given; max_query_len (of a sequence): a promise kernels rely on, 0 = any number"};
+        "where they are given, of a slot and kv head when the cache is i8; max_query_len (of a sequence): a promise "
+        "kernels rely on, 0 = any number"};
 
 const OpFacts select_token_ids = {.infer = select_token_ids_type,
                                   .place = place_whole,

@@ -102,15 +102,18 @@ Layouts place_product(const Graph& graph, const Node& node) {
   return {y};
 }
 
-// Scales lie as their codes; a group of 128, or the row that one scale is for, lies on one rank.
+// Scales lie as their codes; a group of 128 lies on one rank. Parts of a row have the row's scale, or each its own.
 Layouts place_scaled_product(const Graph& graph, const Node& node) {
   Layouts results = place_product(graph, node);
   for (size_t i : {size_t{0}, size_t{2}}) {
     const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
     const Layout& codes = input_layout(graph, node, i);
-    require_is(graph, node, i + 1, scales_layout(codes, scaling), "as the codes");
-    if (i == 2) require_is(graph, node, 5, scales_layout(codes, scaling), "as the codes");
-    require_whole_groups(graph, node, i, scaling);
+    const Layout scales = scales_layout(codes, scaling);
+    const Layout own = scales.with_due(Pending::kNever, codes.cut_axes(1));
+    if (scaling != ScaleLayout::kRow || input_layout(graph, node, i + 1) != own)
+      require_is(graph, node, i + 1, scales, "as the codes");
+    if (i == 2) require_is(graph, node, 5, scales, "as the codes");
+    if (scaling != ScaleLayout::kRow) require_whole_groups(graph, node, i, scaling);
   }
   return results;
 }

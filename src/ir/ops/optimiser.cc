@@ -40,9 +40,10 @@ Types update_type(const Graph& graph, const Node& node) {
   return Types(1 + moments, type);
 }
 
-// Every element is counted on one rank: of operands that an axis does not cut, on the first of that axis.
+// Every element is counted on one rank: of operands that an axis does not cut, on the first of that axis. The stages of
+// a pipeline have operands of their own.
 Layouts place_square_sum(const Graph& graph, const Node& node) {
-  AxisSet axes;
+  AxisSet axes = graph.mesh()[Axis::kPipeline] > 1 ? AxisSet(Axis::kPipeline) : AxisSet();
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     require_settled(graph, node, i);
     axes = axes | input_layout(graph, node, i).cut_axes();

@@ -19,6 +19,7 @@ Types quantize_type(const Graph& graph, const Node& node) {
   bool per_tensor = layout == ScaleLayout::kTensor;
   require(node.operand("scale").exists() == per_tensor, node,
           "scaling per tensor takes a scale input, the others none");
+  require(!node.attr<bool>("own_scales") || layout == ScaleLayout::kRow, node, "own_scales are of scaling row");
   if (per_tensor) require_type(graph, node, 1, f32({1}));
   DType format = dtype_attr(node, "format");
   const Shape& x = input_shape(graph, node, 0);
@@ -35,7 +36,10 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
   const ScaleLayout scaling = layout_attr(node, "scaling");
   require_settled(graph, node, 0);
   require_copies(graph, node, 1);
-  require_whole_groups(graph, node, 0, scaling);
+  const bool own_scales = node.attr<bool>("own_scales");
+  if (!own_scales) require_whole_groups(graph, node, 0, scaling);
+  Layout scales = scales_layout(x, scaling);
+  if (own_scales) scales = scales.with_due(Pending::kNever, x.cut_axes(1));
   const Layout transposed = x.moved({1, 0});
   Layout codes_t = transposed, scales_t = scales_layout(transposed, scaling);
   const Shape& shape = input_shape(graph, node, 0);
@@ -43,7 +47,7 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
     codes_t = Layout().with_due(Pending::kNever, x.cut_axes());
     scales_t = codes_t;
   }
-  return {x, scales_layout(x, scaling), codes_t, scales_t, Layout().with_due(Pending::kMax, x.cut_axes())};
+  return {x, scales, codes_t, scales_t, Layout().with_due(Pending::kMax, x.cut_axes())};
 }
 
 Layouts place_dequantize(const Graph& graph, const Node& node) {
@@ -111,7 +115,8 @@ const OpFacts quantize = {
     .cheap_to_recompute = true,
     .meaning =
         "codes = round(x scale) saturating; scaling tensor with a scale operand, the others from each group's amax; "
-        "codes_t, scale_inv_t: the same of the transposed matrix; amax of x"};
+        "codes_t, scale_inv_t: the same of the transposed matrix; amax of x; own_scales: a rank's part of a row has a "
+        "scale of its own"};
 const OpFacts dequantize = {.infer = dequantize_type,
                             .place = place_dequantize,
                             .no_gradient = "made after autodiff",

@@ -78,19 +78,24 @@ Types segment_mean_type(const Graph& graph, const Node& node) {
   return {f32({segments.shape[0] - 1, input_shape(graph, node, 0).cols()})};
 }
 
-// A cut follows its axis: [before, outer, axis, rest] of x are before' and outer' of a dim of the result.
+// A cut follows its axis: [before, outer, axis, rest] of x are before' and outer' of a dim of the result. Where parts
+// of one element leave a choice of that dim, cut_to says it for each cut dim of x.
 Layouts place_reshape(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
   const Shape &from = input_shape(graph, node, 0), &to = node.results[0].shape;
+  const auto& cut_to = node.attr<std::vector<int64_t>>("cut_to");
   Layout result = Layout();
   result.pending = x.pending;
   int64_t before = 1;
+  size_t cut = 0;
   for (int d = 0; d < from.rank(); before *= from[d++]) {
     if (x.cut_axes(d).empty()) continue;
     const int64_t start = before * x.outer(d);
     int64_t other = 1;
     int r = 0;
-    while (r + 1 < to.rank() && start % (other * to[r]) == 0) other *= to[r++];
+    const int last = cut < cut_to.size() ? static_cast<int>(cut_to[cut++]) : to.rank() - 1;
+    require(last < to.rank(), node, "cut_to names dim {} of {}", last, to);
+    while (r < last && start % (other * to[r]) == 0) other *= to[r++];
     const int64_t outer = start / other;
     require_layout(start % other == 0 && to[r] % outer == 0 && result.cut_axes(r).empty(), graph, node, 0,
                    "dim {} whole: no part of a dim of {} begins where it is cut", d, to);

@@ -32,8 +32,8 @@ void run(benchmark::State& state, const Case& c, DType dtype, const KernelEntry&
     buffers.emplace_back(type.bytes());
     out.push_back({buffers.back().data(), &type});
   }
-  const int alias = op_facts(node.op).must_alias;
-  if (alias >= 0) out[0].data = in[static_cast<size_t>(alias)].data;
+  const std::vector<int>& aliases = op_facts(node.op).must_alias;
+  for (size_t r = 0; r < aliases.size(); ++r) out[r].data = in[static_cast<size_t>(aliases[r])].data;
   AlignedBytes workspace(workspace_bytes());
   const BoundKernel kernel = entry.bind(built.graph, node);
   for (auto _ : state) kernel({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});

@@ -29,7 +29,8 @@ void add(std::vector<Case>& cases, const Problem& p) {
     if (static_cast<double>((i % p.blocks_per_sequence + 1) * p.block_size) <= oldest + 1)
       blocks[static_cast<size_t>(i)] = -1;
   }
-  CaseInput cache = x({slots, p.kv_heads * p.dim});
+  const bool row_scales = p.cache == DType::kI8;
+  CaseInput cache = row_scales ? codes(DType::kI8, {slots, p.kv_heads * p.dim}) : x({slots, p.kv_heads * p.dim});
   cache.dtype = p.cache;
   std::vector<CaseInput> inputs = {x({p.tokens, p.heads * p.dim}),
                                    cache,
@@ -38,7 +39,12 @@ void add(std::vector<Case>& cases, const Problem& p) {
                                    given(DType::kI32, {sequences}, p.lengths),
                                    given(DType::kI32, {sequences, p.blocks_per_sequence}, blocks)};
   // Keeps values small: tolerances of kernels that round probabilities scale with the sum of P |v|.
-  if (p.scales) inputs.insert(inputs.end(), {given(DType::kF32, {1}, {1.5}), given(DType::kF32, {1}, {0.75})});
+  if (row_scales) {
+    const CaseInput scale_inv = uniform(DType::kF32, {slots, p.kv_heads}, 0.002, 0.01);
+    inputs.insert(inputs.end(), {scale_inv, scale_inv});
+  } else if (p.scales) {
+    inputs.insert(inputs.end(), {given(DType::kF32, {1}, {1.5}), given(DType::kF32, {1}, {0.75})});
+  }
   cases.push_back({.op = Op::kPagedAttention,
                    .name = p.name,
                    .inputs = std::move(inputs),
@@ -80,6 +86,21 @@ std::vector<Case> inference_cases() {
                    .inputs = {codes(DType::kE4M3, {8, 6}), x({3, 6}, 100.0), given(DType::kI32, {3}, {5, 2, -1}),
                               given(DType::kF32, {1}, {0.25})},
                    .gradient = false});
+  // A group of zeros, one of one element, heads of 8 and of more than a warp's lanes.
+  const auto append_codes = [&](const std::string& name, CaseInput rows, int64_t groups, std::vector<double> slots) {
+    const auto count = static_cast<int64_t>(slots.size());
+    cases.push_back({.op = Op::kScatterCodes,
+                     .name = name,
+                     .inputs = {codes(DType::kI8, {8, rows.shape.cols()}), std::move(rows),
+                                given(DType::kI32, {count}, std::move(slots)), normal(DType::kF32, {8, groups})},
+                     .tolerance = exact(),
+                     .gradient = false});
+  };
+  append_codes("heads", x({3, 24}, 100.0), 3, {5, -1, 0});
+  append_codes("heads_of_5", x({3, 15}), 3, {1, 7, 2});
+  append_codes("heads_of_160", x({2, 320}, 0.01), 2, {6, 3});
+  append_codes("zeros", given_x({1, 6}, {0, 0, 0, 1, -2, 0.5}), 2, {4});
+  append_codes("elements", x({2, 4}), 4, {4, -1});
   cases.push_back({.op = Op::kScatterRows,
                    .name = "token_ids",
                    .inputs = {integers(DType::kI32, {6, 1}, 0, 99), integers(DType::kI32, {3, 1}, 0, 99),
@@ -92,7 +113,9 @@ std::vector<Case> inference_cases() {
        .inputs = {codes(DType::kE4M3, {6, 5}), codes(DType::kE4M3, {3, 5}), given(DType::kI32, {3}, {4, -1, 0})},
        .dtypes = {DType::kF32},
        .gradient = false});
-  for (auto [name, cache] : {std::pair{"plain", x({12, 5})}, {"codes", codes(DType::kE4M3, {12, 32})}}) {
+  for (auto [name, cache] : {std::pair{"plain", x({12, 5})},
+                             {"codes", codes(DType::kE4M3, {12, 32})},
+                             {"int8", codes(DType::kI8, {12, 32})}}) {
     cases.push_back({.op = Op::kCopyBlocks,
                      .name = name,
                      .inputs = {cache, given(DType::kI32, {4, 2}, {3, 1, -1, 0, 2, 5, 4, -1})},
@@ -199,7 +222,7 @@ std::vector<Case> inference_cases() {
               .alibi = 8,
               .first_head = 4,
               .all_heads = 12});
-  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kI8}) {
     add(cases, {.name = std::string("cache_") + dtype_name(cache),
                 .starts = {0, 2, 3},
                 .lengths = {7, 12},
@@ -222,8 +245,21 @@ std::vector<Case> inference_cases() {
               .blocks_per_sequence = 10,
               .cache = DType::kE4M3,
               .scales = true});
+  add(cases, {.name = "tiles_window_i8",
+              .starts = {0, 70, 73, 74},
+              .lengths = {150, 131, 200},
+              .tokens = 75,
+              .heads = 4,
+              .kv_heads = 2,
+              .dim = 24,
+              .block_size = 8,
+              .blocks_per_sequence = 25,
+              .window = 66,
+              .cache = DType::kI8,
+              .freed = true,
+              .alibi = 8});
   // Heads of multiples of 16 bytes in every cache type.
-  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2, DType::kI8}) {
     for (int64_t dim : {48, 80}) {
       add(cases, {.name = fmt::format("cache_{}_{}", dtype_name(cache), dim),
                   .starts = {0, 2, 3, 13},
@@ -259,7 +295,7 @@ std::vector<Case> inference_cases() {
                              {"gqa3_128_alibi", 6, 2, 128, 16, 50, 4},
                              {"mha_64_part", 8, 8, 64, 16, 0, 8, 8, 24}};
   for (const Family& f : families) {
-    for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+    for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2, DType::kI8}) {
       if (cache == DType::kE5M2 && f.dim != 128 && f.dim != 256) continue;
       add(cases, {.name = fmt::format("{}_{}", f.name, dtype_name(cache)),
                   .starts = {0, 1, 2, 3, 7, 7, 8, 85, 86},
@@ -281,7 +317,7 @@ std::vector<Case> inference_cases() {
     }
   }
   // Prompt chunks over several query and key tiles.
-  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kI8}) {
     for (int64_t dim : {64, 128, 256}) {
       add(cases, {.name = fmt::format("chunks_{}_{}", dim, dtype_name(cache)),
                   .starts = {0, 150, 451},
@@ -296,7 +332,7 @@ std::vector<Case> inference_cases() {
     }
   }
   // Many short sequences and one long one.
-  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kI8}) {
     std::vector<double> many = {0}, uneven;
     for (int i = 0; i < 60; ++i) many.push_back(i + 1), uneven.push_back(i == 37 ? 500 : 1 + i * 5 % 23);
     add(cases, {.name = fmt::format("uneven_{}", dtype_name(cache)),
@@ -311,7 +347,7 @@ std::vector<Case> inference_cases() {
                 .cache = cache});
   }
   // Contexts split into more pieces than one reduction step combines.
-  for (DType cache : {DType::kBF16, DType::kE4M3}) {
+  for (DType cache : {DType::kBF16, DType::kE4M3, DType::kI8}) {
     for (int64_t dim : {64, 256}) {
       add(cases, {.name = fmt::format("long_{}_{}", dim, dtype_name(cache)),
                   .starts = {0, 2, 3},

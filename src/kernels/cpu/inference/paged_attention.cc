@@ -7,7 +7,8 @@ namespace {
 
 using simd::Floats;
 
-// Codes of an FP8 cache: k_scale_inv is applied with the scores' scale, v_scale_inv to the result.
+// Codes of a cache. Of FP8 k_scale_inv is applied with the scores' scale, v_scale_inv to the result; of int8, whose
+// slots and heads have scales of their own, to the rows as they are gathered.
 template <DType kType>
 struct Code {
   uint8_t bits;
@@ -28,7 +29,8 @@ constexpr int64_t kMaxRows = 64;    // for decode: queries x heads of a kv head
 
 struct PagedProblem : AttentionHeads {
   int64_t block_size, slots, blocks, tokens, sequences;
-  float key_scale = 1, value_scale = 1;  // of a cache's codes
+  float key_scale = 1, value_scale = 1;                        // of an FP8 cache
+  const float *key_scales = nullptr, *value_scales = nullptr;  // of an int8 cache, [slots, kv_heads]
 
   PagedProblem(const Graph& graph, const Node& node)
       : AttentionHeads(node),
@@ -55,25 +57,28 @@ struct Buffers {
         out(scratch.take(kBlock * p.padded_dim)) {}
 };
 
-// Address of the row of one position of a kv head.
-template <typename C>
-const C* cached_row(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t position) {
+// The row of one position of a kv head, among those of all slots and heads.
+int64_t cached_row(const PagedProblem& p, const Sequence& s, int64_t kv_head, int64_t position) {
   const int64_t slot = s.table[position / p.block_size] * p.block_size + position % p.block_size;
-  return cache + slot * p.kv_row() + kv_head * p.dim;
+  return slot * p.kv_heads + kv_head;
 }
 
 // Rows of keys or values [key, key + count) of a kv head as float32, padded to whole vectors. Adjacent rows are about
 // a page apart, beyond hardware prefetching: prefetches the rows of `next` at `distance`.
 template <typename C>
-tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, int64_t kv_head, int64_t key,
-                     int64_t count, float* to, const C* next = nullptr, int64_t distance = 0) {
+tiles::Matrix gather(const PagedProblem& p, const Sequence& s, const C* cache, const float* scales, int64_t kv_head,
+                     int64_t key, int64_t count, float* to, const C* next = nullptr, int64_t distance = 0) {
   for (int64_t i = 0; i < count; ++i) {
     if (next != nullptr && key + i + distance < s.length) {
-      const C* row = cached_row(p, s, next, kv_head, key + i + distance);
+      const C* row = next + cached_row(p, s, kv_head, key + i + distance) * p.dim;
       for (int64_t d = 0; d < p.dim; d += 64 / static_cast<int64_t>(sizeof(C))) __builtin_prefetch(row + d, 0, 2);
     }
-    const C* from = cached_row(p, s, cache, kv_head, key + i);
-    widen_row(from, to + i * p.padded_dim, p.dim, p.padded_dim);
+    const int64_t at = cached_row(p, s, kv_head, key + i);
+    float* row = to + i * p.padded_dim;
+    widen_row(cache + at * p.dim, row, p.dim, p.padded_dim);
+    for (int64_t d = 0; scales != nullptr && d < p.padded_dim; d += simd::kLanes) {
+      simd::store(row + d, simd::load(row + d, simd::Full{}) * scales[at], simd::Full{});
+    }
   }
   return {to, p.padded_dim, 1};
 }
@@ -103,20 +108,20 @@ void prefill_block(const PagedProblem& p, const KernelArgs& args, const Sequence
                          p.bias(head)};
   // Keys before the window may be in freed blocks: starts at the first key any query sees.
   const int64_t oldest = p.first_key(block.first);
-  const auto load = [&](const C* cache, int64_t key, int64_t keys) {
+  const auto load = [&](const C* cache, const float* scales, int64_t key, int64_t keys) {
     const int64_t skip = std::max<int64_t>(0, oldest - key);
     std::fill_n(b.rows, skip * p.padded_dim, 0.0f);
-    gather(p, s, cache, kv_head, key + skip, keys - skip, b.rows + skip * p.padded_dim);
+    gather(p, s, cache, scales, kv_head, key + skip, keys - skip, b.rows + skip * p.padded_dim);
   };
   SoftmaxRow state[kBlock];
   run_query_block(
       block, state,
       [&](int64_t key, int64_t keys) {
-        load(args.in[1].as<const C>(), key, keys);
+        load(args.in[1].as<const C>(), p.key_scales, key, keys);
         tiles::pack_transposed(tiles::Rows<float>{b.rows, p.padded_dim, keys, p.dim}, b.keys_t, kBlock);
       },
       [&](int64_t key, int64_t keys) {
-        load(args.in[2].as<const C>(), key, keys);
+        load(args.in[2].as<const C>(), p.value_scales, key, keys);
         return tiles::Matrix{b.rows, p.padded_dim, 1};
       },
       [](int64_t, int64_t, int64_t, float*) {});
@@ -140,7 +145,7 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
   for (int64_t key = p.first_key(position); key < s.length; key += kBlock) {
     const int64_t keys = std::min(kBlock, s.length - key), width = tiles::round_up_lanes(keys);
     const C *key_cache = args.in[1].as<const C>(), *value_cache = args.in[2].as<const C>();
-    const tiles::Matrix k = gather(p, s, key_cache, kv_head, key, keys, b.rows, value_cache, 0);
+    const tiles::Matrix k = gather(p, s, key_cache, p.key_scales, kv_head, key, keys, b.rows, value_cache, 0);
     for (int64_t j = 0; j < keys; ++j) {
       for (int64_t r = 0; r < rows; ++r) {
         const float *a = b.q + r * p.padded_dim, *c = k.data + j * k.row;
@@ -165,7 +170,7 @@ void decode(const PagedProblem& p, const KernelArgs& args, const Sequence& s, co
           },
           [](int64_t, float*) {});
     }
-    const tiles::Matrix v = gather(p, s, value_cache, kv_head, key, keys, b.rows, key_cache, kBlock);
+    const tiles::Matrix v = gather(p, s, value_cache, p.value_scales, kv_head, key, keys, b.rows, key_cache, kBlock);
     tiles::product(rows, p.padded_dim, keys, {b.scores, kBlock, 1}, v.data, v.row, b.out, p.padded_dim, true);
   }
   for (int64_t r = 0; r < rows; ++r) {
@@ -218,22 +223,29 @@ void paged_attention(const PagedProblem& p, const KernelArgs& args) {
 
 BoundKernel bind(const Graph& graph, const Node& node) {
   const DType type = node.results[0].dtype, cache = graph.dtype(node.inputs[1]);
-  if (!is_f32_or_bf16(type) || !(is_f32_or_bf16(cache) || is_fp8(cache)) || graph.dtype(node.inputs[2]) != cache ||
-      node.attr<double>("scale") <= 0) {
+  const bool row_scales = cache == DType::kI8;
+  if (!is_f32_or_bf16(type) || !(is_f32_or_bf16(cache) || is_fp8(cache) || row_scales) ||
+      graph.dtype(node.inputs[2]) != cache || node.attr<double>("scale") <= 0) {
     return nullptr;
   }
   return with_float_type(type, [&]<typename T>(T) {
     const auto with_cache = [&]<typename C>(C) -> BoundKernel {
-      return [p = PagedProblem(graph, node), scale = node.attr<double>("scale")](const KernelArgs& args) mutable {
-        const auto given = [&](size_t i) { return args.in.size() > i && args.in[i].data != nullptr; };
-        p.key_scale = given(6) ? *args.in[6].as<float>() : 1.0f;
-        p.value_scale = given(7) ? *args.in[7].as<float>() : 1.0f;
+      return [p = PagedProblem(graph, node), row_scales,
+              scale = node.attr<double>("scale")](const KernelArgs& args) mutable {
+        const auto given = [&](size_t i) { return args.in.size() > i ? args.in[i].as<const float>() : nullptr; };
+        if (row_scales) {
+          p.key_scales = given(6), p.value_scales = given(7);
+        } else {
+          p.key_scale = given(6) != nullptr ? *given(6) : 1.0f;
+          p.value_scale = given(7) != nullptr ? *given(7) : 1.0f;
+        }
         p.scale = static_cast<float>(scale) * p.key_scale;
         paged_attention<T, C>(p, args);
       };
     };
     if (cache == DType::kE4M3) return with_cache(Code<DType::kE4M3>{});
     if (cache == DType::kE5M2) return with_cache(Code<DType::kE5M2>{});
+    if (row_scales) return with_cache(Code<DType::kI8>{});
     return with_float_type(cache, with_cache);
   });
 }

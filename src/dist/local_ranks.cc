@@ -1,0 +1,99 @@
+#include "dist/local_ranks.h"
+
+#include <algorithm>
+
+#include "base/threads.h"
+#include "dist/nccl.h"
+
+namespace octet {
+
+ThreadShare::ThreadShare(int32_t ranks) : before_(thread_count()) { set_thread_count(std::max(before_ / ranks, 1)); }
+
+ThreadShare::~ThreadShare() { set_thread_count(before_); }
+
+LocalRanks::LocalRanks(int32_t count, bool gpus, const Work& follow, double timeout) : gpus_(gpus) {
+  Mesh mesh;
+  mesh[Axis::kTensor] = count;
+  ranks_ = make_thread_ranks(mesh, timeout);
+  devices_ = open_devices(0);
+  for (int32_t r = 1; r < count; ++r) {
+    threads_.emplace_back([this, r, follow] {
+      try {
+        guard(rank(r, nullptr), [&] {
+          const std::unique_ptr<cuda::DeviceRanks> devices = open_devices(r);
+          follow(rank(r, devices.get()));
+        });
+      } catch (const std::exception&) {  // kept in failure_
+      }
+    });
+  }
+}
+
+LocalRanks::~LocalRanks() {
+  const bool failed = [&] {
+    const std::lock_guard lock(mutex_);
+    return failure_.has_value();
+  }();
+  if (failed && devices_ != nullptr) devices_->abort();  // its peers may be gone
+  devices_.reset();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::unique_ptr<cuda::DeviceRanks> LocalRanks::open_devices(int32_t rank) {
+  if (!gpus_) return nullptr;
+  return make_nccl_ranks(*ranks_[static_cast<size_t>(rank)], {.device = rank, .check = [this] { check_alive(); }});
+}
+
+LocalRank LocalRanks::rank(int32_t rank, cuda::DeviceRanks* devices) const {
+  return {.ranks = ranks_[static_cast<size_t>(rank)].get(), .devices = devices, .device = gpus_ ? rank : 0};
+}
+
+void LocalRanks::lead(const Work& work) {
+  const LocalRank own = rank(0, devices_.get());
+  try {
+    guard(own, [&] { work(own); });
+  } catch (const std::exception&) {  // kept in failure_
+  }
+  check_alive();
+}
+
+void LocalRanks::guard(const LocalRank& rank, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    fail(rank.ranks->rank(), error.message(), error.code());
+    throw;
+  } catch (const std::exception& error) {
+    fail(rank.ranks->rank(), error.what(), ErrorCode::kInternal);
+    throw;
+  }
+}
+
+void LocalRanks::meet() {
+  std::unique_lock lock(mutex_);
+  if (++waiting_ == count()) {
+    waiting_ = 0;
+    ++meetings_;
+    changed_.notify_all();
+  } else {
+    changed_.wait(lock, [&, meeting = meetings_] { return meetings_ > meeting || failure_.has_value(); });
+  }
+  if (failure_) throw Error(*failure_);
+}
+
+void LocalRanks::fail(int32_t rank, const std::string& why, ErrorCode code) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_.emplace(code, fmt::format("rank {} of {}: {}", rank, count(), why));
+  }
+  changed_.notify_all();
+  ranks_[static_cast<size_t>(rank)]->abort(failure_->message());
+}
+
+void LocalRanks::check_alive() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+}
+
+}  // namespace octet

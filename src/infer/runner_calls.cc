@@ -1,0 +1,171 @@
+#include "infer/runner_calls.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace octet {
+namespace {
+
+enum class Call : uint8_t { kCopyBlocks, kForward, kSample, kWait };
+
+// The fields in their order, for Writer and Reader.
+template <typename Io, typename Input>
+void visit_forward(Io& io, Input& input) {
+  io.list(input.ids), io.list(input.positions), io.list(input.from), io.list(input.segments);
+  io.list(input.kv_lengths), io.list(input.logit_rows);
+  io.structs(input.groups, [&](auto& group) { io.list(group.slots), io.list(group.table); });
+  io.value(input.decode_only);
+}
+
+template <typename Io, typename Input>
+void visit_sample(Io& io, Input& input) {
+  io.list(input.params), io.list(input.top_k), io.list(input.seeds), io.list(input.store);
+  io.list(input.entries), io.list(input.values), io.list(input.masks), io.list(input.mask_rows);
+  io.value(input.top_logprobs);
+}
+
+// Values as they lie in memory, a list behind its length.
+class Writer {
+ public:
+  explicit Writer(Call call) { value(call); }
+
+  template <typename T>
+  void value(const T& value) {
+    append(std::as_bytes(std::span(&value, 1)));
+  }
+  template <typename List>
+  void list(const List& values) {
+    value(values.size());
+    append(std::as_bytes(std::span(values)));
+  }
+  template <typename T, typename Visit>
+  void structs(const std::vector<T>& values, const Visit& visit) {
+    value(values.size());
+    for (const T& each : values) visit(each);
+  }
+  CallBytes take() { return std::move(bytes_); }
+
+ private:
+  void append(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  CallBytes bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <typename T>
+  void value(T& value) {
+    std::memcpy(&value, take(sizeof value), sizeof value);
+  }
+  template <typename T>
+  void list(std::vector<T>& values) {
+    const size_t count = length(sizeof(T));
+    values.resize(count);
+    if (count > 0) std::memcpy(values.data(), take(count * sizeof(T)), count * sizeof(T));
+  }
+  template <typename T, typename Visit>
+  void structs(std::vector<T>& values, const Visit& visit) {
+    values.resize(length(1));
+    for (T& each : values) visit(each);
+  }
+  void finish() const { check(rest_.empty(), ErrorCode::kInternal, "a runner's call has {} bytes more", rest_.size()); }
+
+ private:
+  size_t length(size_t each) {
+    size_t count = 0;
+    value(count);
+    check(count <= rest_.size() / each, ErrorCode::kInternal, "a runner's call of {} bytes has a list of {}",
+          rest_.size(), count);
+    return count;
+  }
+  const std::byte* take(size_t bytes) {
+    check(bytes <= rest_.size(), ErrorCode::kInternal, "a runner's call ends {} bytes early", bytes - rest_.size());
+    const std::byte* at = rest_.data();
+    rest_ = rest_.subspan(bytes);
+    return at;
+  }
+  std::span<const std::byte> rest_;
+};
+
+}  // namespace
+
+CallBytes copy_blocks_call(std::span<const BlockCopy> copies) {
+  Writer writer(Call::kCopyBlocks);
+  writer.list(copies);
+  return writer.take();
+}
+
+CallBytes forward_call(const StepInput& input) {
+  Writer writer(Call::kForward);
+  visit_forward(writer, input);
+  return writer.take();
+}
+
+CallBytes sample_call(const SampleInput& input) {
+  Writer writer(Call::kSample);
+  visit_sample(writer, input);
+  return writer.take();
+}
+
+CallBytes wait_call() { return Writer(Call::kWait).take(); }
+
+void make_call(Runner& runner, std::span<const std::byte> call) {
+  Reader reader(call);
+  Call kind = {};
+  reader.value(kind);
+  switch (kind) {
+    case Call::kCopyBlocks: {
+      std::vector<BlockCopy> copies;
+      reader.list(copies);
+      reader.finish();
+      return runner.copy_blocks(copies);
+    }
+    case Call::kForward: {
+      StepInput input;
+      visit_forward(reader, input);
+      reader.finish();
+      return runner.forward(input);
+    }
+    case Call::kSample: {
+      SampleInput input;
+      visit_sample(reader, input);
+      reader.finish();
+      return runner.sample(input);
+    }
+    case Call::kWait: {
+      reader.finish();
+      runner.wait();
+      return;
+    }
+  }
+  fail(ErrorCode::kInternal, "a runner's call of kind {}", static_cast<int>(kind));
+}
+
+void CallQueue::push(std::shared_ptr<const CallBytes> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(std::move(call));
+  }
+  changed_.notify_one();
+}
+
+void CallQueue::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_one();
+}
+
+std::shared_ptr<const CallBytes> CallQueue::pop() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return closed_ || !calls_.empty(); });
+  if (calls_.empty()) return nullptr;
+  std::shared_ptr<const CallBytes> call = std::move(calls_.front());
+  calls_.pop_front();
+  return call;
+}
+
+}  // namespace octet

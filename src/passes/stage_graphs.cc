@@ -1,0 +1,121 @@
+#include "passes/stage_graphs.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "ir/facts.h"
+
+namespace octet {
+namespace {
+
+bool is_backward(const Node& node) { return node.phase == Phase::kBackward; }
+
+// Seconds by the rates that the Target has, else by some that weigh arithmetic against memory as devices do.
+double seconds_of(const Graph& graph, NodeId id, const Target& target) {
+  const Node& node = graph.node(id);
+  const Cost cost = node_cost(graph, id);
+  const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
+  const double rate = dtype_bytes(dtype) == 1 ? target.fp8_flops
+                      : dtype == DType::kBF16 ? target.bf16_flops
+                                              : target.f32_flops;
+  constexpr double kFlops = 1e12, kBytes = 1e11;
+  return std::max(cost.flops / (rate > 0 ? rate : kFlops),
+                  cost.bytes / (target.bytes_per_second > 0 ? target.bytes_per_second : kBytes));
+}
+
+// Values that leaves of one kind make: of inputs (positions), or of parameters (a cast of them).
+std::vector<bool> made_of_leaves(const Graph& graph) {
+  enum : uint8_t { kInputs = 1, kStates = 2, kOthers = 4 };
+  std::vector<uint8_t> from;
+  std::vector<bool> result;
+  for (const Node& node : graph.nodes()) {
+    uint8_t of = node.op == Op::kInput ? kInputs : node.op == Op::kParam || node.op == Op::kState ? kStates : 0;
+    for (Value input : node.inputs)
+      if (input.exists()) of |= from[slot(input.node)];
+    if ((of & kInputs) != 0 && (of & kStates) != 0) of = kOthers;
+    from.push_back(of);
+    result.push_back((of & kOthers) == 0);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string transfer_state(bool sent, bool gradient, int32_t chunk, int32_t index) {
+  return fmt::format("{}.{}.{}.{}", sent ? "sent" : "received", gradient ? "gradient" : "activation", chunk, index);
+}
+
+std::vector<std::string> transfer_states(const Program& program, bool sent, bool gradient, int32_t chunk) {
+  std::vector<std::string> names;
+  for (int32_t i = 0; program.find_state(transfer_state(sent, gradient, chunk, i)) != nullptr; ++i)
+    names.push_back(transfer_state(sent, gradient, chunk, i));
+  return names;
+}
+
+int32_t layer_count(const Graph& graph) {
+  int32_t last = -1;
+  for (const Node& node : graph.nodes()) last = std::max(last, node.layer);
+  return last + 1;
+}
+
+std::vector<int32_t> layers_of(const Graph& graph, int32_t layers) {
+  const std::vector<bool> anywhere = made_of_leaves(graph);
+  std::vector<int32_t> layer(static_cast<size_t>(graph.size()), kAnywhere);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    auto& own = layer[static_cast<size_t>(i)];
+    if (anywhere[static_cast<size_t>(i)]) continue;
+    if (node.layer >= 0) {
+      own = node.layer;
+      continue;
+    }
+    own = is_backward(node) ? layers - 1 : 0;
+    for (Value input : node.inputs) {
+      const int32_t other = input.exists() ? layer[slot(input.node)] : kAnywhere;
+      if (other == kAnywhere) continue;
+      own = is_backward(node) ? std::min(own, other) : std::max(own, other);
+    }
+  }
+  return layer;
+}
+
+std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target) {
+  const int32_t layers = layer_count(train), stages = parallel.mesh[Axis::kPipeline], pieces = stages * parallel.chunks;
+  check(
+      pieces <= layers, ErrorCode::kInvalidArgument,
+      "parallel.pipeline={} x parallel.chunks={} are {} pieces, and the model has {} layers: want at most {} stages{}",
+      stages, parallel.chunks, pieces, layers, std::max(layers / parallel.chunks, 1),
+      parallel.chunks > 1 ? fmt::format(", or parallel.chunks from 1 to {}", std::max(layers / stages, 1)) : "");
+  std::vector<double> until(static_cast<size_t>(layers) + 1, 0.0);  // seconds of the layers before
+  const std::vector<int32_t> layer = layers_of(train, layers);
+  for (int32_t i = 0; i < train.size(); ++i)
+    if (const int32_t l = layer[static_cast<size_t>(i)]; l != kAnywhere)
+      until[static_cast<size_t>(l) + 1] += seconds_of(train, NodeId{i}, target);
+  for (size_t l = 1; l < until.size(); ++l) until[l] += until[l - 1];
+  // longest[g][l]: of the first l layers in g + 1 pieces; begin[g][l]: where the last of these begins.
+  const auto size = static_cast<size_t>(layers) + 1;
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> longest(static_cast<size_t>(pieces), std::vector(size, kInfinite));
+  std::vector<std::vector<size_t>> begin(static_cast<size_t>(pieces), std::vector<size_t>(size, 0));
+  longest[0] = until;
+  for (size_t g = 1; g < longest.size(); ++g) {
+    for (size_t l = g + 1; l < size; ++l) {
+      for (size_t b = g; b < l; ++b) {
+        const double most = std::max(longest[g - 1][b], until[l] - until[b]);
+        if (most < longest[g][l]) longest[g][l] = most, begin[g][l] = b;
+      }
+    }
+  }
+  std::vector<int32_t> piece(static_cast<size_t>(layers), 0);
+  size_t end = size - 1;
+  for (size_t g = longest.size() - 1; g > 0; --g) {
+    for (size_t l = begin[g][end]; l < end; ++l) piece[l] = static_cast<int32_t>(g);
+    end = begin[g][end];
+  }
+  return piece;
+}
+
+}  // namespace octet

@@ -1,0 +1,34 @@
+// What the graphs and states of a pipeline's stage are called, and the cut of a model's layers into pieces.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "passes/pass.h"
+
+namespace octet {
+
+inline std::string forward_graph(int32_t chunk, bool adding) {
+  return fmt::format("forward.{}{}", chunk, adding ? ".add" : "");
+}
+inline std::string backward_graph(int32_t chunk, bool adding) {
+  return fmt::format("backward.{}{}", chunk, adding ? ".add" : "");
+}
+inline std::string eval_graph(int32_t chunk) { return fmt::format("eval.{}", chunk); }
+
+// The states of a chunk for what it sends, or receives, in one direction; in order, the same at both ends.
+std::string transfer_state(bool sent, bool gradient, int32_t chunk, int32_t index);
+std::vector<std::string> transfer_states(const Program& program, bool sent, bool gradient, int32_t chunk);
+
+// By node of a graph: the layer that its piece is known by, of `layers`; kAnywhere: of leaves alone, made again where
+// it is read. Nodes outside the layers are the first one's where they come before it, else the last one's.
+inline constexpr int32_t kAnywhere = -1;
+std::vector<int32_t> layers_of(const Graph& graph, int32_t layers);
+int32_t layer_count(const Graph& graph);
+
+// By layer, its piece: runs of layers, the longest of which takes as little of the Target's time as can be. Throws
+// kInvalidArgument where there are fewer layers than pieces.
+std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target);
+
+}  // namespace octet
