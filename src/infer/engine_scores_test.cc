@@ -52,6 +52,8 @@ TEST_P(EngineScores, AreThoseOfEachPromptAlone) {
   const Setting& setting = GetParam();
   FakeOptions fake{.limits = fake_limits(setting.blocks, setting.block_size, 64, setting.window)};
   fake.limits.rows = fake.limits.sequences = fake.limits.masks = setting.rows;
+  std::promise<void> all_submitted;
+  fake.start = all_submitted.get_future().share();
   auto engine = test_engine(fake, {.policy = setting.policy});
   std::vector<GenerationRequest> requests;
   std::vector<GenerationStream> streams;
@@ -63,6 +65,7 @@ TEST_P(EngineScores, AreThoseOfEachPromptAlone) {
     requests.push_back(request);
     streams.push_back(engine->submit(request));
   }
+  all_submitted.set_value();
   for (size_t i = 0; i < requests.size(); ++i) {
     const Scores scores = read(streams[i]);
     if (requests[i].prompt_logprobs < 0) {

@@ -28,6 +28,8 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
   FakeOptions fake{.limits = fake_limits(setting.blocks, 4, 64, setting.window)};
   fake.limits.entries = setting.entries;
   if (setting.drafts) fake.limits = with_drafts(fake.limits);
+  std::promise<void> all_submitted;
+  fake.start = all_submitted.get_future().share();
   auto engine =
       test_engine(fake, {.policy = setting.policy, .prefix_cache = setting.prefix_cache, .draft_adaptive = false},
                   setting.drafts ? std::make_unique<FakeDrafter>(fake.limits.vocab) : nullptr);
@@ -37,6 +39,7 @@ TEST_P(EngineTokens, AreThoseOfEachRequestAlone) {
     requests.push_back(some_request(i));
     streams.push_back(engine->submit(requests.back()));
   }
+  all_submitted.set_value();
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<Collected> texts = collect(streams[i], requests[i].n);
     for (size_t sample = 0; sample < texts.size(); ++sample) {

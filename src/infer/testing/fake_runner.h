@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -51,12 +52,13 @@ inline std::vector<TokenLogprob> fake_top(const std::vector<float>& logits) {
 
 struct FakeOptions {
   RunnerLimits limits = {};
-  int64_t fail_step = 0;    // forward number that throws; 0 = none
-  int64_t fail_wait = 0;    // wait number that throws
-  int32_t poison = -1;      // after this token all logits are non-finite
-  double step_seconds = 0;  // how long wait() takes
-  bool memoryless = false;  // true: the same logits after any tokens
-  bool checks = true;       // false: for timing; tokens are then a function of the row
+  int64_t fail_step = 0;                // forward number that throws; 0 = none
+  int64_t fail_wait = 0;                // wait number that throws
+  int32_t poison = -1;                  // after this token all logits are non-finite
+  double step_seconds = 0;              // how long wait() takes
+  std::shared_future<void> start = {};  // if valid, the first forward waits for it
+  bool memoryless = false;              // true: the same logits after any tokens
+  bool checks = true;                   // false: for timing; tokens are then a function of the row
 };
 
 inline RunnerLimits fake_limits(int64_t blocks = 64, int64_t block_size = 4, int64_t context = 64, int64_t window = 0) {
@@ -91,7 +93,7 @@ class FakeRunner : public Runner {
   }
 
   void forward(const StepInput& input) override {
-    ++forwards_;
+    if (++forwards_ == 1 && options_.start.valid()) options_.start.wait();
     if (forwards_ == options_.fail_step) fail(ErrorCode::kInternal, "device lost in forward {}", forwards_);
     require(input.tokens() <= options_.limits.tokens && input.sequences() <= options_.limits.sequences, "sizes");
     require(static_cast<int64_t>(input.segments.size()) == input.sequences() + 1, "segments");
