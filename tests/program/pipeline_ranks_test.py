@@ -14,7 +14,7 @@ MESHES = {  # settings, number of ranks, whose states they must end with: one ra
     "two": (["parallel.data=1", "parallel.shard=none"], 2, ONE),
     "four": (["parallel.pipeline=4", "parallel.data=1", "parallel.shard=none"], 4, ONE),
     "interleaved": (["parallel.chunks=2", "parallel.data=1", "parallel.shard=none"], 2, ONE),
-    "interleaved_data": (["parallel.chunks=2", "parallel.shard=gradients"], 4, ["parallel.pipeline=1", "parallel.shard=none"]),
+    "interleaved_data": (["parallel.chunks=2", "parallel.shard=gradients"], 4, ["parallel.pipeline=1", "parallel.shard=gradients"]),
     "all": (["parallel.tensor=2", "parallel.sequence=true"], 8, ["parallel.tensor=2", "parallel.sequence=true"]),
 }
 

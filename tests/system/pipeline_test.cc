@@ -16,6 +16,7 @@ struct Way {
   int64_t pipeline = 1, chunks = 1, data = 1, tensor = 1;
   bool sequence = false;
   const char* shard = "none";
+  int64_t context = 1;
 };
 
 struct Trained {
@@ -39,6 +40,7 @@ class Pipeline : public testing::Test {
     config.out = folder_.file(way.name + family + recipe);
     config.pipeline = way.pipeline, config.chunks = way.chunks, config.data_ranks = way.data;
     config.tensor = way.tensor, config.sequence = way.sequence, config.shard = way.shard;
+    config.context = way.context;
     return config;
   }
 
@@ -110,7 +112,10 @@ TEST_F(Pipeline, OnAMeshIsTheMeshAlone) {
   const Way meshes[] = {{.name = "data", .data = 2, .shard = "optimizer"},
                         {.name = "tensor", .tensor = 2},
                         {.name = "sequence", .tensor = 2, .sequence = true},
-                        {.name = "all", .data = 2, .tensor = 2, .sequence = true, .shard = "gradients"}};
+                        {.name = "all", .data = 2, .tensor = 2, .sequence = true, .shard = "gradients"},
+                        {.name = "context", .context = 2},
+                        {.name = "context and data", .data = 2, .shard = "parameters", .context = 2},
+                        {.name = "context and tensor", .tensor = 2, .sequence = true, .context = 2}};
   for (const Way& mesh : meshes) {
     Way stages = mesh;
     const std::string name = std::string(mesh.name) + " in stages";
