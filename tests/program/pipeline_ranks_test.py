@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Stages of `octet train` as processes without MPI, exchanging over rank 0's control plane: the files of one rank, or of the
-same mesh as threads, byte for byte. Usage: pipeline_ranks_test.py OCTET TEXT."""
+same mesh as threads, byte for byte; fewer ranks than before. Usage: pipeline_ranks_test.py OCTET TEXT."""
 
 import pathlib
 import sys
@@ -35,6 +35,14 @@ def main():
                 ranks.finish()
             assert states(newest_checkpoint(work / name / "out")) == expected[key], f"{name}: other files than with {key}"
             print(f"passed: {name}", flush=True)
+        # Where a rank is missing, its data rank is: the stages stay.
+        restarted = [*common, f"train.steps={STEPS + 1}", "parallel.restarts=1", f"out={work}/interleaved_data/out"]
+        with Ranks(work / "fewer", octet, restarted, size=3) as ranks:
+            ranks.start()
+            ranks.finish()
+        log = (work / "interleaved_data/out/log.jsonl").read_text()
+        assert "parallel.pipeline=2 parallel.tensor=1 parallel.data=1" in log, log
+        print("passed: fewer", flush=True)
 
 
 if __name__ == "__main__":
