@@ -57,7 +57,7 @@ class Pipeline : public testing::Test {
     return trained(config_of(way, family, recipe));
   }
 
-  std::string refusal(RunConfig config) {
+  std::string refusal(const RunConfig& config) {
     try {
       train(config);
     } catch (const Error& error) {
