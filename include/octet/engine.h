@@ -63,6 +63,7 @@ struct EngineOptions {
   std::string pooling = {};     // of embeddings: cls | mean | last; empty: as the folder says (docs/serving.md)
   std::string device = "auto";  // auto | cpu | cuda
   int64_t tensor = 1;           // ranks of this machine that share the model: a GPU each, or parts of the CPU
+  double rank_timeout = 60;     // seconds that a step waits for a rank; then every request ends with kind device
   std::string recipe = {};      // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
   std::string kv_cache = {};    // f32 | bf16 | e4m3 | int8; empty: the folder's, else the recipe's compute type
   std::string tokenizer = {};   // file or folder; empty: the model's own

@@ -49,14 +49,9 @@ std::string Control::broadcast(std::string_view name, std::string_view bytes) {
                        [](const auto& values) { return values[0]; });
 }
 
-std::vector<std::string> Control::gather(std::string_view name, std::string_view bytes) {
-  std::vector<std::string> all;
-  thread_->call("gather", name, bytes, [&](auto& values) {
-    all = std::move(values);
-    return "";
-  });
-  return all;
-}
+void Control::send_parcel(int32_t to, std::span<const std::byte> bytes) { thread_->send_parcel(to, bytes); }
+
+void Control::take_parcel(int32_t from, std::span<std::byte> bytes) { thread_->take_parcel(from, bytes); }
 
 void Control::note(int64_t step, std::string_view graph) { thread_->note(step, graph); }
 

@@ -4,12 +4,13 @@
 // order and with the same names; rank 0 answers when all have called. A thread of its own keeps a heartbeat. When a
 // rank closes its connection, is silent for `timeout` seconds, or gives up, rank 0 tells all others: from then on every
 // operation of every rank throws one Error (kIo) that names the lost rank, its host, step and graph, and why.
-// Nothing here is for data: messages go through rank 0 and are at most 256 MiB.
+// Nothing here is for much data: all messages go through rank 0 and are at most 256 MiB.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +40,13 @@ class Control {
   // Throws kInvalidArgument on every rank where `value` is not the same on all, naming the ranks that differ from rank
   // 0 and the first line that does. No operation is possible after that.
   void compare(std::string_view name, std::string_view value);
-  std::string broadcast(std::string_view name, std::string_view bytes);            // rank 0's, on all ranks
-  std::vector<std::string> gather(std::string_view name, std::string_view bytes);  // by rank on rank 0, else nothing
+  std::string broadcast(std::string_view name, std::string_view bytes);  // rank 0's, on all ranks
+
+  // Bytes from one rank to another, without the others: sending does not wait, taking waits until the parcel has come,
+  // `timeout` and two seconds at most. Of each two ranks parcels come in order. Taking throws kInternal where the
+  // parcel has another size than `bytes`.
+  void send_parcel(int32_t to, std::span<const std::byte> bytes);
+  void take_parcel(int32_t from, std::span<std::byte> bytes);
 
   // What this rank runs from now on; for each graph of each step, from any thread. Cheap.
   void note(int64_t step, std::string_view graph);

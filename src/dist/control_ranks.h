@@ -8,9 +8,8 @@
 
 namespace octet {
 
-// This process as a rank of `mesh`. Everything goes through rank 0, at most 256 MiB an exchange of all ranks together,
-// and all ranks of the mesh exchange at the same time, each within a group of its own. `control` must outlive it; its
-// timeout and its errors are those of the exchanges.
+// This process as a rank of `mesh`. Everything goes through rank 0. `control` must outlive it; its timeout and its
+// errors are those of the exchanges.
 std::unique_ptr<Communicator> make_control_ranks(Control& control, const Mesh& mesh, int32_t rank);
 
 }  // namespace octet

@@ -59,9 +59,6 @@ TEST(Control, OperationsOfUpToEightRanks) {
       for (int round = 0; round < 20; ++round) {
         EXPECT_EQ(control.broadcast("plan", identity.rank == 0 ? fmt::format("plan {}", round) : "mine"),
                   fmt::format("plan {}", round));
-        const auto all = control.gather("bytes", std::string(static_cast<size_t>(identity.rank), '\0'));
-        ASSERT_EQ(all.size(), identity.rank == 0 ? static_cast<size_t>(size) : 0);
-        for (size_t rank = 0; rank < all.size(); ++rank) EXPECT_EQ(all[rank], std::string(rank, '\0'));
       }
       control.close();
       EXPECT_NE(error_of([&] { control.broadcast("late", ""); }).find("broadcast late after"), std::string::npos);
@@ -300,11 +297,39 @@ TEST(ControlRanks, ExchangeWithinGroups) {
       Control control(identity);
       const auto rank = make_control_ranks(control, mesh, identity.rank);
       expect_exchanges_within_groups(*rank);
+      expect_exchanges_of_neighbours(*rank);
       if (mesh.ranks() == 2) expect_exchanges_of_all_sizes(*rank);
       control.close();
     });
     for (const std::string& error : errors) EXPECT_EQ(error, kNone);
   }
+}
+
+TEST(ControlRanks, ParcelsThatAreSentInParts) {
+  for (const std::string& error : run_ranks(3, [](const RankIdentity& identity) {
+         Control control(identity);
+         const std::vector<std::byte> whole(size_t{40} << 20, std::byte{9});
+         if (identity.rank == 1) control.send_parcel(2, whole);
+         if (identity.rank == 2) {
+           std::vector<std::byte> got(whole.size());
+           control.take_parcel(1, got);
+           EXPECT_TRUE(got == whole);
+         }
+         control.close();
+       }))
+    EXPECT_EQ(error, kNone);
+}
+
+// It has a heartbeat still, so that nothing but the time limit of the exchange finds it.
+TEST(ControlRanks, ARankThatNeverComesIsNamed) {
+  const auto errors = run_ranks(3, [](const RankIdentity& identity) {
+    Control control(identity, {.timeout = 0.5});
+    std::vector<std::byte> got(4);
+    if (identity.rank == 1) control.take_parcel(2, got);
+    control.broadcast("never", "");
+  });
+  EXPECT_EQ(errors[1], "rank 1 has waited 2.5 s for rank 2");
+  EXPECT_TRUE(errors[2].starts_with("rank 1 of 3 on host1 has ended")) << errors[2];
 }
 
 TEST(ControlRanks, UnlikeExchangesAreRefused) {

@@ -13,6 +13,8 @@ namespace {
 
 constexpr auto kNoteInterval = std::chrono::milliseconds(50);  // to each other rank, of a rank that runs graphs
 constexpr auto kFarewell = std::chrono::seconds(1);            // for last messages before connections are closed
+constexpr auto kParcelGrace = std::chrono::seconds(2);         // a silent rank is found first, which says more
+constexpr size_t kPart = size_t{16} << 20;                     // bytes of a parcel in one message
 
 }  // namespace
 
@@ -21,7 +23,8 @@ ControlThread::ControlThread(const RankIdentity& identity, ControlOptions option
       options_(std::move(options)),
       timeout_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.timeout))),
       interval_(std::min<Clock::duration>(timeout_ / 4, std::chrono::seconds(1))),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      parcels_(static_cast<size_t>(identity.size)) {
   check(wake_.is_open(), ErrorCode::kIo, "cannot make an event descriptor: {}", std::strerror(errno));
   for (Met& met : meet(identity, {options_.rendezvous_timeout, options_.build, options_.log}))
     peers_.push_back({.met = std::move(met), .heard = Clock::now()});
@@ -77,6 +80,37 @@ std::string ControlThread::call(std::string_view operation, std::string_view nam
     peer.met.link.send({MessageType::kReply, {std::to_string(sequence), ended_ ? "last" : "", result}});
   wake();
   return result;
+}
+
+void ControlThread::send_parcel(int32_t to, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  throw_failure();
+  check(!ended_, ErrorCode::kInternal, "a parcel to rank {} after the ranks' connections were closed", to);
+  send_new_note();
+  Link& link = peers_[rank() == 0 ? static_cast<size_t>(to - 1) : 0].met.link;
+  const std::string other = std::to_string(rank() == 0 ? 0 : to), size = std::to_string(bytes.size());
+  for (size_t at = 0; at == 0 || at < bytes.size(); at += kPart) {
+    const std::span<const std::byte> part = bytes.subspan(at, std::min(bytes.size() - at, kPart));
+    link.send({MessageType::kParcel, {other, size, {reinterpret_cast<const char*>(part.data()), part.size()}}});
+  }
+  wake();
+}
+
+void ControlThread::take_parcel(int32_t from, std::span<std::byte> bytes) {
+  std::unique_lock lock(mutex_);
+  std::deque<Message>& parts = parcels_[static_cast<size_t>(from)];
+  for (size_t at = 0; at == 0 || at < bytes.size(); at += kPart) {
+    const bool came = changed_.wait_for(lock, timeout_ + kParcelGrace, [&] { return !parts.empty() || failure_; });
+    throw_failure();
+    check(came, ErrorCode::kIo, "rank {} has waited {} s for rank {}", rank(),
+          std::chrono::duration<double>(timeout_ + kParcelGrace).count(), from);
+    const Message part = std::move(parts.front());
+    parts.pop_front();
+    check(part.number(1) == bytes.size() && part.field(2).size() == std::min(bytes.size() - at, kPart),
+          ErrorCode::kInternal, "rank {} sent {} bytes, rank {} expects {}: they do not run the same exchanges", from,
+          part.number(1), rank(), bytes.size());
+    std::ranges::copy(std::as_bytes(std::span(part.field(2))), bytes.begin() + static_cast<std::ptrdiff_t>(at));
+  }
 }
 
 void ControlThread::note(int64_t step, std::string_view graph) {
@@ -206,12 +240,27 @@ void ControlThread::hear(Peer& peer, Message message) {
     ended_ = message.field(1) == "last";
     message.field(2);
     reply_ = std::move(message);
+  } else if (message.type == MessageType::kParcel) {
+    hear_parcel(peer, std::move(message));
   } else if (message.type == MessageType::kLost && !first) {
     fail_all(message.field(0));
   } else {
     fail(ErrorCode::kCorrupt, "a message of type {} that is not due", static_cast<int>(message.type));
   }
   changed_.notify_all();
+}
+
+// Rank 0 passes on what is for others.
+void ControlThread::hear_parcel(Peer& peer, Message message) {
+  const uint64_t other = message.number(0);
+  check(other < parcels_.size(), ErrorCode::kCorrupt, "a parcel of rank {} of {}", other, parcels_.size());
+  message.number(1), message.field(2);
+  if (rank() != 0 || other == 0) {
+    parcels_[rank() == 0 ? static_cast<size_t>(peer.met.rank) : other].push_back(std::move(message));
+  } else {
+    message.fields[0] = std::to_string(peer.met.rank);
+    peers_[other - 1].met.link.send(message);
+  }
 }
 
 ControlThread::Note ControlThread::own_note() {
@@ -223,6 +272,15 @@ Clock::time_point ControlThread::next_note() {
   const std::lock_guard lock(note_mutex_);
   const Clock::duration soon = kNoteInterval * std::ssize(peers_);  // rank 0 has more to tell
   return noted_ + (note_is_new_ ? std::min(soon, interval_) : interval_);
+}
+
+void ControlThread::send_new_note() {
+  bool is_new = false;
+  {
+    const std::lock_guard lock(note_mutex_);
+    is_new = note_is_new_;
+  }
+  if (is_new) send_note();
 }
 
 void ControlThread::send_note() {

@@ -32,6 +32,8 @@ class ControlThread {
   std::string call(
       std::string_view operation, std::string_view name, std::string_view given, const Answer& answer,
       const IsLast& is_last = [](const std::string&) { return false; });
+  void send_parcel(int32_t to, std::span<const std::byte> bytes);
+  void take_parcel(int32_t from, std::span<std::byte> bytes);
   void note(int64_t step, std::string_view graph);
   void give_up(const std::string& why);
   [[noreturn]] void fail_operations(ErrorCode code, const std::string& why);  // this call and all later ones throw
@@ -54,12 +56,14 @@ class ControlThread {
   std::vector<pollfd> wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   void attend(Peer& peer, int events);
   void hear(Peer& peer, Message message);
+  void hear_parcel(Peer& peer, Message message);
   void lose(Peer& peer, const std::string& why);
   void fail_all(const std::string& why);
   void say_farewell(Peer& peer);
   Clock::time_point next_note();
   Note own_note();
   void send_note();
+  void send_new_note();  // where there is one
   void wake() const;
   void throw_failure() const;
   std::string where(int32_t rank, const std::string& host, const Note& note, const std::string& what) const;
@@ -72,8 +76,9 @@ class ControlThread {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Peer> peers_;  // by rank, without this one
-  uint64_t sequence_ = 0;    // calls so far
+  std::vector<Peer> peers_;                   // by rank, without this one
+  uint64_t sequence_ = 0;                     // calls so far
+  std::vector<std::deque<Message>> parcels_;  // by sender: that this rank has not taken
   std::optional<Message> reply_;
   std::optional<Error> failure_;
   bool lost_ = false, ended_ = false, stop_ = false;

@@ -1,6 +1,7 @@
 #include "dist/local_ranks.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/threads.h"
 #include "dist/nccl.h"
@@ -41,19 +42,32 @@ LocalRanks::~LocalRanks() {
 
 std::unique_ptr<cuda::DeviceRanks> LocalRanks::open_devices(int32_t rank) {
   if (!gpus_) return nullptr;
-  return make_nccl_ranks(*ranks_[static_cast<size_t>(rank)], {.device = rank, .check = [this] { check_alive(); }});
+  return make_nccl_ranks(*ranks_[static_cast<size_t>(rank)],
+                         {.device = rank, .check = this->rank(rank, nullptr).check});
 }
 
 LocalRank LocalRanks::rank(int32_t rank, cuda::DeviceRanks* devices) const {
-  return {.ranks = ranks_[static_cast<size_t>(rank)].get(), .devices = devices, .device = gpus_ ? rank : 0};
+  const auto check = [this, rank] {
+    check_alive();
+    if (rank == 0 && in_time_) in_time_();
+  };
+  return {
+      .ranks = ranks_[static_cast<size_t>(rank)].get(), .devices = devices, .device = gpus_ ? rank : 0, .check = check};
 }
 
-void LocalRanks::lead(const Work& work) {
+void LocalRanks::lead(const Work& work, double seconds, const std::function<std::string()>& whom) {
   const LocalRank own = rank(0, devices_.get());
+  const auto begin = std::chrono::steady_clock::now();
+  if (seconds > 0)
+    in_time_ = [&] {
+      check(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds), ErrorCode::kIo,
+            "rank 0 has waited {} s for {}", seconds, whom());
+    };
   try {
     guard(own, [&] { work(own); });
   } catch (const std::exception&) {  // kept in failure_
   }
+  in_time_ = nullptr;
   check_alive();
 }
 

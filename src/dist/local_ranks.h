@@ -22,6 +22,8 @@ struct LocalRank {
   Communicator* ranks = nullptr;
   cuda::DeviceRanks* devices = nullptr;  // null: a CPU rank
   int device = 0;
+  // Throws when a rank has failed, and on rank 0 when the time of its lead() is over: for whoever waits for a device.
+  std::function<void()> check = {};
 };
 
 // The cores are shared out among so many ranks while it lives.
@@ -48,8 +50,9 @@ class LocalRanks {
 
   int32_t count() const { return static_cast<int32_t>(ranks_.size()); }
   // `work` as rank 0, in the calling thread. An error of it ends what waits on all ranks; throws the error that came
-  // first on any of them, with the rank's number.
-  void lead(const Work& work);
+  // first on any of them, with the rank's number. After `seconds` a wait for rank 0's device ends with an error that
+  // says for whom() it has waited; 0: no limit. Exchanges have their own.
+  void lead(const Work& work, double seconds = 0, const std::function<std::string()>& whom = {});
   // `work` of one of the ranks: an error of it is known to all before the stack unwinds. Where GPU ranks share a
   // process, freeing a device's memory may wait for other devices' kernels, which wait for this rank.
   void guard(const LocalRank& rank, const std::function<void()>& work);
@@ -71,6 +74,7 @@ class LocalRanks {
   std::optional<Error> failure_;  // the first
   int32_t waiting_ = 0;
   int64_t meetings_ = 0;
+  std::function<void()> in_time_;  // throws when the time of lead() is over; of its thread alone
   std::vector<std::thread> threads_;
 };
 

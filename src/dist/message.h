@@ -24,8 +24,9 @@ enum class MessageType : uint8_t {
   kReply,      // from rank 0: sequence, "last" after which connections may end, what all ranks get
   kGiveUp,     // to rank 0: why this rank cannot go on
   kLost,       // from rank 0: the error of all ranks
+  kParcel,     // both ways: receiver (to rank 0) or sender (from it), bytes of the whole, a part of it
 };
-inline constexpr int kMessageTypes = 8;
+inline constexpr int kMessageTypes = 9;
 
 struct Message {
   MessageType type = MessageType::kHello;

@@ -19,6 +19,8 @@ TEST(ThreadRanks, ExchangeWithinGroups) {
   run_thread_ranks({{1, 2, 1, 1}}, expect_exchanges_of_all_sizes);
 }
 
+TEST(ThreadRanks, ExchangesOfNeighbours) { run_thread_ranks({{4, 1, 1, 1}}, expect_exchanges_of_neighbours); }
+
 TEST(ThreadRanks, AnAbortEndsAll) { run_thread_ranks({{1, 3, 1, 1}}, expect_an_abort_ends_all); }
 
 TEST(ThreadRanks, UnlikeExchangesAreRefused) { run_thread_ranks({{1, 1, 1, 3}}, expect_unlike_exchanges_are_refused); }

@@ -23,6 +23,7 @@ void check_options(const EngineOptions& o) {
   check(o.context == 0 || o.context >= 2, ErrorCode::kInvalidArgument, "context: {} (want >= 2; 0 is the model's)",
         o.context);
   check(o.tensor >= 1 && o.tensor <= 64, ErrorCode::kInvalidArgument, "tensor: {} (want 1 to 64 ranks)", o.tensor);
+  check(o.rank_timeout > 0, ErrorCode::kInvalidArgument, "rank_timeout: {} (want seconds > 0)", o.rank_timeout);
   check(o.tensor == 1 || o.draft.empty() || o.draft == "ngram", ErrorCode::kUnsupported,
         "tensor: a draft model does not run on several ranks (draft {}); draft ngram does", o.draft);
   at_least("max_sequences", o.max_sequences, 1);
@@ -62,6 +63,7 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
                                         : stored_scales     ? DType::kE4M3
                                                             : recipe.compute,
                          .tensor = o.tensor,
+                         .rank_timeout = o.rank_timeout,
                          .context = o.context > 0 ? o.context : model.max_positions,
                          .max_sequences = o.max_sequences,
                          .block_size = o.block_size,

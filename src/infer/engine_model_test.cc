@@ -95,6 +95,7 @@ TEST(EngineOpen, RefusesOptionsAndFoldersBeforeAnythingIsAllocated) {
     EXPECT_NE(got.find(words), std::string::npos) << got << " (want: " << words << ")";
   };
   expect({.max_sequences = 0, .random_weights = true}, "max_sequences: 0 (want >= 1)");
+  expect({.rank_timeout = 0, .random_weights = true}, "rank_timeout: 0");
   expect({.max_step_tokens = 8, .random_weights = true}, "max_step_tokens: 8");
   expect({.context = 1, .random_weights = true}, "context: 1");
   expect({.block_size = -1, .random_weights = true}, "block_size: -1");

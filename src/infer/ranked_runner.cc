@@ -2,13 +2,16 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 
 namespace octet {
 
 RankedRunner::RankedRunner(int32_t ranks, bool gpus, const Open& open, double timeout)
-    : threads_(ranks),
+    : timeout_(timeout),
+      threads_(ranks),
       queues_(static_cast<size_t>(ranks - 1)),
       ranks_(
           ranks, gpus, [this, open](const LocalRank& rank) { follow(rank, open); }, timeout) {
@@ -49,7 +52,19 @@ template <typename Work>
 void RankedRunner::lead(CallBytes call, const Work& work) {
   const auto shared = std::make_shared<const CallBytes>(std::move(call));
   for (CallQueue& queue : queues_) queue.push(shared);
-  ranks_.lead([&](const LocalRank&) { work(); });
+  ranks_.lead([&](const LocalRank&) { work(); }, timeout_, [this] { return behind(); });
+}
+
+// The ranks with the most calls yet to be made, if others have fewer.
+std::string RankedRunner::behind() const {
+  std::vector<int64_t> unmade = {1};  // rank 0 is in one
+  for (const CallQueue& queue : queues_) unmade.push_back(queue.unmade());
+  const int64_t most = *std::ranges::max_element(unmade);
+  std::vector<size_t> ranks;
+  for (size_t r = 0; r < unmade.size(); ++r)
+    if (unmade[r] == most) ranks.push_back(r);
+  if (most == 1) return "its device: no rank is behind";
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
 void RankedRunner::copy_blocks(std::span<const BlockCopy> copies) {
@@ -94,13 +109,15 @@ std::unique_ptr<Runner> on_ranks(const ModelConfig& model, const ServingOptions&
   if (options.tensor == 1) return make(options, CudaOptions{}, nullptr);
   check_ranks(model, options);
   const bool gpus = options.target.device == Device::kCuda;
-  return std::make_unique<RankedRunner>(static_cast<int32_t>(options.tensor), gpus,
-                                        [&](const LocalRank& rank) -> std::unique_ptr<Runner> {
-                                          ServingOptions own = options;
-                                          own.warm_up = false;  // when all ranks are there
-                                          if (rank.ranks->rank() > 0) own.planned = nullptr;
-                                          return make(own, {.device = rank.device, .ranks = rank.devices}, rank.ranks);
-                                        });
+  return std::make_unique<RankedRunner>(
+      static_cast<int32_t>(options.tensor), gpus,
+      [&](const LocalRank& rank) -> std::unique_ptr<Runner> {
+        ServingOptions own = options;
+        own.warm_up = false;  // when all ranks are there
+        if (rank.ranks->rank() > 0) own.planned = nullptr;
+        return make(own, {.device = rank.device, .ranks = rank.devices}, rank.ranks);
+      },
+      options.rank_timeout);
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 //
 // Rank 0 is whoever calls this runner. Each call goes to the others as bytes (infer/runner_calls.h), which make it too;
 // the graphs' collectives bring the parts together. Every rank samples the same ids from the same logits, so no token
-// is sent. When a rank throws, the next call of rank 0, or the one that waits for that rank, throws its error.
+// is sent. When a rank throws, the next call of rank 0, or the one that waits for that rank, throws its error; a rank
+// that neither answers nor throws ends a call of rank 0 after a time.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,8 @@ class RankedRunner final : public Runner {
  public:
   using Open = std::function<std::unique_ptr<Runner>(const LocalRank& rank)>;
   // Makes the runners of all ranks at once, each in the rank's thread; that of rank 0 in the calling one. When all are
-  // there, those of GPUs warm up. Throws the error of the first rank that fails. `timeout`: LocalRanks.
+  // there, those of GPUs warm up. Throws the error of the first rank that fails. `timeout`: seconds that rank 0 waits
+  // for another in a call, and each rank in an exchange.
   RankedRunner(int32_t ranks, bool gpus, const Open& open, double timeout = 60);
   ~RankedRunner() override;
 
@@ -35,8 +37,10 @@ class RankedRunner final : public Runner {
   void start(const LocalRank& rank, Runner& runner);
   template <typename Work>
   void lead(CallBytes call, const Work& work);
+  std::string behind() const;
   void close();
 
+  const double timeout_;
   ThreadShare threads_;
   std::vector<CallQueue> queues_;  // of ranks 1 ...
   LocalRanks ranks_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <mutex>
 
@@ -303,6 +304,64 @@ TEST(RankedRunner, ASilentRankEndsTheStepInTime) {
   EXPECT_EQ(text.kind, ErrorKind::kDevice);
   EXPECT_NE(text.error.find("rank 0 has waited 0.5 s for rank 1"), std::string::npos) << text.error;
   until_seen.unlock();
+}
+
+// Runners that do not exchange: rank 0 waits for the answers of the others as for a device, and rank 1 ceases to
+// answer.
+class AnsweredRunner final : public Runner {
+ public:
+  AnsweredRunner(std::unique_ptr<Runner> runner, const LocalRank& rank, std::vector<std::atomic<int64_t>>& answers,
+                 std::mutex& silent)
+      : runner_(std::move(runner)), rank_(rank), answers_(answers), silent_(silent) {}
+
+  const RunnerLimits& limits() const override { return runner_->limits(); }
+  void copy_blocks(std::span<const BlockCopy> copies) override { runner_->copy_blocks(copies); }
+  void forward(const StepInput& input) override {
+    if (++forwards_ == 5 && rank_.ranks->rank() == 1) const std::lock_guard wait(silent_);
+    runner_->forward(input);
+  }
+  void sample(const SampleInput& input) override { runner_->sample(input); }
+  SampleOutput wait() override {
+    const int64_t own = ++answers_[static_cast<size_t>(rank_.ranks->rank())];
+    while (rank_.ranks->rank() == 0 && !std::ranges::all_of(answers_, [&](const auto& other) { return other >= own; }))
+      rank_.check();
+    return runner_->wait();
+  }
+  int64_t padded_tokens(const StepInput& input) const override { return runner_->padded_tokens(input); }
+
+ private:
+  std::unique_ptr<Runner> runner_;
+  LocalRank rank_;
+  std::vector<std::atomic<int64_t>>& answers_;
+  std::mutex& silent_;
+  int64_t forwards_ = 0;
+};
+
+TEST(RankedRunner, ARankThatCeasesToAnswerEndsEveryRequestInTime) {
+  const RandomWeights weights(tiny_model());
+  std::vector<std::atomic<int64_t>> answers(3);
+  std::mutex silent;
+  const RankedRunner::Open open = [&](const LocalRank& rank) -> std::unique_ptr<Runner> {
+    return std::make_unique<AnsweredRunner>(make_runner(weights, small_options(1)), rank, answers, silent);
+  };
+  {
+    auto engine = engine_on(std::make_unique<RankedRunner>(3, false, open, /*timeout=*/0.5));
+    EXPECT_EQ(collect_one(engine->submit(endless(2))).ids.size(), 2U) << "all answer";
+    std::unique_lock until_seen(silent);
+    std::vector<GenerationStream> streams;
+    for (int i = 0; i < 6; ++i) streams.push_back(engine->submit(endless()));
+    streams.push_back(engine->submit(endless()));
+    for (GenerationStream& stream : streams) {
+      const Collected text = collect(stream)[0];
+      EXPECT_EQ(text.kind, ErrorKind::kDevice);
+      EXPECT_NE(text.error.find("rank 0 of 3: rank 0 has waited 0.5 s for rank 1"), std::string::npos) << text.error;
+    }
+    EXPECT_EQ(collect_one(engine->submit(endless())).kind, ErrorKind::kDevice) << "later ones too";
+    EXPECT_TRUE(engine->stats().broken);
+    until_seen.unlock();
+  }
+  const auto next = engine_on(open_runner(weights, small_options(2)));
+  EXPECT_EQ(collect_one(next->submit(endless())).ids.size(), 40U) << "the process goes on";
 }
 
 TEST(RankedRunner, ARankThatCannotStartEndsTheOthers) {

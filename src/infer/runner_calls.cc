@@ -161,11 +161,18 @@ void CallQueue::close() {
 
 std::shared_ptr<const CallBytes> CallQueue::pop() {
   std::unique_lock lock(mutex_);
+  making_ = false;
   changed_.wait(lock, [&] { return closed_ || !calls_.empty(); });
   if (calls_.empty()) return nullptr;
+  making_ = true;
   std::shared_ptr<const CallBytes> call = std::move(calls_.front());
   calls_.pop_front();
   return call;
+}
+
+int64_t CallQueue::unmade() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(calls_) + (making_ ? 1 : 0);
 }
 
 }  // namespace octet

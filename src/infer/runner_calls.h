@@ -28,13 +28,14 @@ class CallQueue {
  public:
   void push(std::shared_ptr<const CallBytes> call);
   void close();                            // after what is there already
-  std::shared_ptr<const CallBytes> pop();  // waits; null: closed
+  std::shared_ptr<const CallBytes> pop();  // waits; null: closed. The one before has been made
+  int64_t unmade() const;                  // that is under way or waits
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<const CallBytes>> calls_;
-  bool closed_ = false;
+  bool closed_ = false, making_ = false;
 };
 
 }  // namespace octet

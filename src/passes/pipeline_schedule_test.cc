@@ -24,7 +24,8 @@ std::vector<PipelineSchedule> all_stages(int32_t p, int32_t chunks, int32_t micr
 }
 
 // Stages that do one action after the other; a send ends when the other end has come to its receive. Returns how many
-// actions were left when nothing moved any more.
+// actions were left when nothing moved any more. Nobody chooses: what a stage can do stays possible whatever the others
+// do first, so that one order of running stands for all, and for sends that do not block.
 size_t run_blocking(const std::vector<PipelineSchedule>& stages) {
   std::vector<size_t> at(stages.size());
   const auto next = [&](size_t s) -> const PipelineAction* {
@@ -39,6 +40,9 @@ size_t run_blocking(const std::vector<PipelineSchedule>& stages) {
         const auto to = static_cast<size_t>(action->peer);
         const PipelineAction* other = next(to);
         if (other == nullptr || other->kind != Kind::kReceive || other->peer != static_cast<int32_t>(s)) continue;
+        const auto p = static_cast<int32_t>(stages.size());  // what one end calls a piece the other does too
+        const int32_t from = action->chunk * p + static_cast<int32_t>(s), piece = other->chunk * p + action->peer;
+        EXPECT_EQ(piece, action->gradient ? from - 1 : from + 1);
         EXPECT_EQ(other->gradient, action->gradient);
         EXPECT_EQ(other->micro_batch, action->micro_batch);
         ++at[to];
@@ -145,6 +149,17 @@ TEST(PipelineSchedule, EndsWithSendsThatBlockInExactSlots) {
         ASSERT_EQ(makespan(stages), work + 3 * (p - 1));
         ASSERT_DOUBLE_EQ(pipeline_bubble(p, chunks, m), 3.0 * (p - 1) / static_cast<double>(work));
         if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(PipelineSchedule, InterleavedWithOneChunkIs1F1B) {
+  for (int32_t p = 1; p <= 8; ++p) {
+    for (int32_t m = 1; m <= 32; ++m) {
+      for (int32_t s = 0; s < p; ++s) {
+        const PipelineSchedule one = schedule(PipelineKind::kInterleaved, p, s, 1, m);
+        EXPECT_EQ(one.actions, schedule(PipelineKind::k1F1B, p, s, 1, m).actions) << p << ", " << s << ", " << m;
       }
     }
   }

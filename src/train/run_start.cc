@@ -204,12 +204,16 @@ void Run::build() {
 void Run::compare_plans(const Program& program) const {
   if (links_.control == nullptr) return;
   if (program.mesh()[Axis::kPipeline] == 1) return links_.control->compare("plan", print(program));
-  const std::vector<std::string> all = links_.control->gather("plan", fmt::format("{:x}", fingerprint(program)));
-  const int32_t own = links_.ranks->rank();
-  for (const int32_t rank : program.mesh().group(own, {Axis::kData, Axis::kContext, Axis::kTensor}))
-    check(all[static_cast<size_t>(rank)] == all[static_cast<size_t>(own)], ErrorCode::kInvalidArgument,
-          "plan: ranks {} and {} of stage {} have different ones", own, rank,
-          links_.ranks->coordinate()[Axis::kPipeline]);
+  const uint64_t own = fingerprint(program);
+  const auto all = gather(*links_.ranks, std::as_bytes(std::span(&own, 1)));
+  for (int32_t rank = 0; rank < program.mesh().ranks(); ++rank) {
+    Coordinate first{};
+    first.at[static_cast<size_t>(Axis::kPipeline)] = program.mesh().coordinate(rank)[Axis::kPipeline];
+    const int32_t of_stage = program.mesh().rank(first);
+    check(all[static_cast<size_t>(rank)] == all[static_cast<size_t>(of_stage)], ErrorCode::kInvalidArgument,
+          "plan: ranks {} and {} of stage {} have different ones: start the same program in the same way on all hosts",
+          of_stage, rank, first[Axis::kPipeline]);
+  }
 }
 
 void Run::resume_or_start() {

@@ -10,6 +10,9 @@ import time
 SETTINGS = """train.device=cpu train.threads=1 data.sequence_length=32 model.size=gpt2-nano model.layers=2 model.hidden=64
   model.heads=4 train.micro_batch=1 train.global_batch=4 eval.interval=0 log.interval=1 parallel.data=2
   parallel.shard=optimizer""".split()
+# Of an untied model whose gradients are not clipped, for runs in stages: the bits of the mesh without stages.
+STAGES = """model.size=llama2-7b model.vocab_size=320 model.max_positions=64 model.kv_heads=2 model.intermediate=128
+  model.layers=4 optimizer.clip=0 train.global_batch=8 parallel.pipeline=2""".split()
 STATES = ["model.safetensors", "optimizer.safetensors", "scales.safetensors"]
 PATIENCE = 120  # seconds after which a test has failed, whatever the machine's load
 

@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 
-from rank_runs import Ranks, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
+from rank_runs import STAGES, Ranks, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
 
 STEPS, SAVED, TIMEOUT = 6, 4, 3  # of the run; the step whose checkpoint is disturbed; parallel.timeout where a rank stops
+STAGE_RANKS = 4  # two stages of two data ranks
 SIGNALS = {"kill": (signal.SIGKILL, 10, "has ended or closed its connection"),  # and the bound in seconds
            "stop": (signal.SIGSTOP, TIMEOUT + 5, f"was silent for {TIMEOUT} s")}
 TEMPORARY, FINAL = f"out/checkpoints/step_{SAVED:08d}.tmp", f"out/checkpoints/step_{SAVED:08d}"
@@ -46,6 +47,8 @@ class Bench:
         self.common = [f"data.train={self.corpus}", f"train.steps={STEPS}", "checkpoint.interval=2"]
         run_threads(octet, work, [*self.common, "out=whole"])
         self.expected = states(newest_checkpoint(work / "whole"))
+        self.stages = [f"data.train={self.corpus}", *STAGES, "checkpoint.interval=4"]
+        run_threads(octet, work, [*self.stages, f"train.steps={STEPS}", "out=whole_stages"])
 
     def ranks(self, folder, settings=(), **options):
         return Ranks(folder, self.octet, [*self.common, f"out={folder}/out", *settings], fault=self.fault, **options)
@@ -63,8 +66,8 @@ def says(ranks, rank, pattern, seconds=60):
     assert len(errors) == 1 and re.search(pattern, errors[0]), f"rank {rank}, want one '{pattern}':\n{ranks.text(rank)}"
 
 
-def lost(victim, how):
-    return rf"rank {victim} of 2 on \S+ {how}; it was in step \d+, graph \w+ \(number \d+ of its run\)"
+def lost(victim, how, size=2):
+    return rf"rank {victim} of {size} on \S+ {how}; it was in step \d+, graph \w+ \(number \d+ of its run\)"
 
 
 def in_a_step(bench, folder, victim, action):
@@ -88,6 +91,33 @@ def before_steps(bench, folder, victim, action):
     bench.goes_on(folder)
 
 
+def in_a_pipeline(bench, folder, victim, action):
+    """In the midst of some step: the run has no checkpoints, no evaluation and no end. It goes on from an earlier one."""
+    number, bound, how = SIGNALS[action]
+    saved = folder / "out" / "checkpoints"
+    shutil.copytree(bench.work / "whole_stages" / "checkpoints", saved)
+    shutil.rmtree(newest_checkpoint(folder / "out"))
+    assert newest_checkpoint(folder / "out").name == f"step_{SAVED:08d}"
+    before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    endless = [*bench.stages, "train.steps=1G", "checkpoint.interval=0", f"parallel.timeout={TIMEOUT}", f"out={folder}/out"]
+    with Ranks(folder, bench.octet, endless, size=STAGE_RANKS) as ranks:
+        ranks.start()
+        wait_until(lambda: steps_done(folder / "out") > 4, "steps")
+        ranks.send(victim, number)
+        began = time.monotonic()
+        for rank in set(range(STAGE_RANKS)) - {victim}:
+            says(ranks, rank, lost(victim, how, STAGE_RANKS).replace(r"graph \w+", "graph train"),
+                 max(bound - (time.monotonic() - began), 0.1))
+    assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == before, "checkpoints have changed"
+    with Ranks(folder / "again", bench.octet, [*bench.stages, f"train.steps={STEPS}", f"out={folder}/out"],
+               size=STAGE_RANKS) as ranks:
+        ranks.start()
+        ranks.finish()
+        assert f"at step {SAVED}" in ranks.text(0), ranks.text(0)
+    expected = states(newest_checkpoint(bench.work / "whole_stages"))
+    assert states(newest_checkpoint(folder / "out")) == expected, "the resumed run ends with other states"
+
+
 def in_a_checkpoint(bench, folder, victim, action, phase):
     """The rank that is there stops; it is the victim, or goes on when the victim has been struck."""
     number, bound, how = SIGNALS[action]
@@ -109,6 +139,8 @@ for action in SIGNALS:
         case(f"{action}: rank {victim} in a step", victim, action)(in_a_step)
         for phase in PHASES:
             case(f"{action}: rank {victim} {phase}", victim, action, phase)(in_a_checkpoint)
+    for victim in (0, STAGE_RANKS - 1):
+        case(f"{action}: rank {victim} in a pipeline's step", victim, action)(in_a_pipeline)
 
 
 @case("disk: full under a checkpoint", [0, 1], f"{TEMPORARY}/optimizer.safetensors.tmp", 1)

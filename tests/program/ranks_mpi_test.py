@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Ranks of `octet train` under mpirun: the files of ranks as threads, byte for byte; what is said of one that is killed or
-stopped, and how soon all have ended; SIGTERM to one. Usage: ranks_mpi_test.py OCTET TEXT 2|8. Exit status 77: no MPI."""
+stopped, and how soon all have ended; SIGTERM to one. Usage: ranks_mpi_test.py OCTET TEXT MESH. Exit status 77: no MPI."""
 
 import os
 import pathlib
@@ -12,9 +12,13 @@ import sys
 import tempfile
 import time
 
-from rank_runs import SETTINGS, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
+from rank_runs import SETTINGS, STAGES, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
 
-MESHES = {"2": [], "8": ["parallel.tensor=2", "parallel.context=2"]}  # beside parallel.data=2
+MESHES = {  # ranks; settings beside parallel.data=2
+    "2": (2, []),
+    "8": (8, ["parallel.tensor=2", "parallel.context=2"]),
+    "stages": (8, [*STAGES, "parallel.chunks=2", "parallel.tensor=2"]),
+}
 TIMEOUT = 3
 
 
@@ -40,7 +44,7 @@ def strike(octet, folder, ranks, common, victim, number):
     wait_until(lambda: steps_done(folder / "out") > 0, "a step")
     # What rank 0 runs is told to seven others every 0.35 s: nothing but time shows that it was.
     began = time.monotonic()
-    wait_until(lambda: time.monotonic() - began > 2 and steps_done(folder / "out") > 100 // int(ranks), "steps")
+    wait_until(lambda: time.monotonic() - began > 2 and steps_done(folder / "out") > 100 // ranks, "steps")
     children = [int(c) for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/children") for c in task.read_text().split()]
     os.kill(next(c for c in children if f"\0OMPI_COMM_WORLD_RANK={victim}\0" in
                  pathlib.Path(f"/proc/{c}/environ").read_text(errors="replace")), number)
@@ -51,23 +55,24 @@ def strike(octet, folder, ranks, common, victim, number):
 
 
 def main():
-    octet, text, ranks = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3]
+    octet, text = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    ranks, settings = MESHES[sys.argv[3]]
     if not (shutil.which("mpirun") and (octet.parent / "liboctet_mpi.so").exists()):
         print("skipped: there is no mpirun, or Octet was built without MPI (scripts/setup.sh test installs it)")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        common = [f"data.train={make_corpus(octet, text, work)}", *MESHES[ranks]]
+        common = [f"data.train={make_corpus(octet, text, work)}", *settings]
         run_threads(octet, work, [*common, "train.steps=6", "out=threads"])
         process = start(octet, work, ranks, [*common, "train.steps=6", "out=mpi"])
         assert end(process, work, 60) == 0, (work / "log").read_text()
         assert states(newest_checkpoint(work / "mpi")) == states(newest_checkpoint(work / "threads")), "other files than by threads"
-        for victim in (0, int(ranks) - 1):
+        for victim in (0, ranks - 1):
             for number, how in ((signal.SIGKILL, "has ended or closed its connection"), (signal.SIGSTOP, f"was silent for {TIMEOUT} s")):
                 status, said = strike(octet, work / f"{number.name}_{victim}", ranks, common, victim, number)
                 want = rf"octet: .*rank {victim} of {ranks} on \S+ {how}; it was in step \d+, graph (train|checkpoint) \(number \d+ of its run\)"
                 assert status != 0 and re.search(want, said), f"want '{want}':\n{said}"
-        status, said = strike(octet, work / "terminated", ranks, common, int(ranks) - 1, signal.SIGTERM)
+        status, said = strike(octet, work / "terminated", ranks, common, ranks - 1, signal.SIGTERM)
         assert status == 0 and newest_checkpoint(work / "terminated/out"), said
 
 

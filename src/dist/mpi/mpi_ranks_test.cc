@@ -28,6 +28,7 @@ TEST(MpiRanks, ExchangeWithinGroups) {
   EXPECT_EQ(rank->rank(), identity->rank);
   expect_exchanges_within_groups(*rank);
   expect_exchanges_of_all_sizes(*rank);
+  expect_exchanges_of_neighbours(*rank);
 }
 
 TEST(MpiRanks, AnAbortEndsAll) { expect_an_abort_ends_all(*open()); }

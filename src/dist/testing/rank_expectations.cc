@@ -10,14 +10,17 @@
 namespace octet {
 namespace {
 
-// Gives element i of `send` to rank group[i]; what it gives back, of the same number of elements.
+// Gives element i of `send` to rank group[i]; what it gives back, of the same number of elements, or of sizes[i].
 template <typename T>
 std::vector<std::vector<T>> exchange(Communicator& rank, const std::vector<int32_t>& group,
-                                     const std::vector<std::vector<T>>& send) {
+                                     const std::vector<std::vector<T>>& send, std::vector<size_t> sizes = {}) {
   std::vector<std::vector<T>> received;
   std::vector<std::span<const std::byte>> from;
   std::vector<std::span<std::byte>> to;
-  for (const auto& part : send) received.emplace_back(part.size()), from.push_back(std::as_bytes(std::span(part)));
+  for (size_t i = 0; i < send.size(); ++i) {
+    received.emplace_back(sizes.empty() ? send[i].size() : sizes[i]);
+    from.push_back(std::as_bytes(std::span(send[i])));
+  }
   for (auto& part : received) to.push_back(std::as_writable_bytes(std::span(part)));
   rank.exchange(group, from, to);
   return received;
@@ -54,6 +57,17 @@ void expect_exchanges_of_all_sizes(Communicator& rank) {
       want.emplace_back(size, static_cast<uint8_t>(16 * other + rank.rank()));
     }
     EXPECT_TRUE(exchange(rank, all, send) == want) << size;
+  }
+}
+
+void expect_exchanges_of_neighbours(Communicator& rank) {
+  const int32_t own = rank.rank();
+  for (uint8_t round = 0; round < 20; ++round) {
+    const std::vector<uint8_t> letter(1000 * round, round), nothing;
+    for (int32_t times = 0; times < own; ++times)
+      EXPECT_EQ(exchange<uint8_t>(rank, {own - 1, own}, {nothing, nothing}, {letter.size(), 0})[0], letter);
+    for (int32_t times = 0; times <= own && own + 1 < rank.mesh().ranks(); ++times)
+      exchange<uint8_t>(rank, {own, own + 1}, {nothing, letter}, {0, 0});
   }
 }
 
