@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -44,13 +46,16 @@ class Timetable {
       for (auto& direction : *boxes) direction.resize(static_cast<size_t>(pieces_));
   }
 
-  std::vector<Action> actions(int32_t stage) {
+  std::vector<std::vector<Action>> actions() {
     while (transfer_or_compute()) {
     }
-    for (const Stage& other : stages_)
-      check(other.next == other.order.size(), ErrorCode::kInternal, "pipeline: a schedule of {} pieces does not end",
+    std::vector<std::vector<Action>> all;
+    for (Stage& stage : stages_) {
+      check(stage.next == stage.order.size(), ErrorCode::kInternal, "pipeline: a schedule of {} pieces does not end",
             pieces_);
-    return stages_[static_cast<size_t>(stage)].done;
+      all.push_back(std::move(stage.done));
+    }
+    return all;
   }
 
  private:
@@ -168,9 +173,7 @@ std::vector<int32_t> assign_slots(std::vector<Action>& actions, int32_t chunks) 
   return counts;
 }
 
-}  // namespace
-
-PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
+void check_sizes(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
   check(p > 0 && s >= 0 && s < p && chunks > 0 && micro_batches > 0, ErrorCode::kInvalidArgument,
         "pipeline: stage {} of {}, {} chunks, {} micro-batches: want sizes from 1 on", s, p, chunks, micro_batches);
   check(kind == PipelineKind::kInterleaved || chunks == 1, ErrorCode::kInvalidArgument,
@@ -182,10 +185,83 @@ PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunk
         "parallel.chunks={}: {} micro-batches a data rank do not divide among {} stages; want a multiple of {}, or "
         "parallel.chunks=1",
         chunks, micro_batches, p, p);
-  if (chunks == 1) kind = PipelineKind::k1F1B;
-  PipelineSchedule result{.actions = Timetable(kind, p, chunks, micro_batches).actions(s), .slots = {}};
-  result.slots = assign_slots(result.actions, chunks);
-  return result;
+}
+
+}  // namespace
+
+std::vector<PipelineSchedule> schedules(int32_t p, int32_t chunks, int32_t micro_batches) {
+  const PipelineKind kind = chunks > 1 ? PipelineKind::kInterleaved : PipelineKind::k1F1B;
+  check_sizes(kind, p, 0, chunks, micro_batches);
+  std::vector<PipelineSchedule> all;
+  for (std::vector<Action>& actions : Timetable(kind, p, chunks, micro_batches).actions()) {
+    PipelineSchedule& made = all.emplace_back(PipelineSchedule{.actions = std::move(actions), .slots = {}});
+    made.slots = assign_slots(made.actions, chunks);
+  }
+  return all;
+}
+
+PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
+  check_sizes(kind, p, s, chunks, micro_batches);
+  return std::move(schedules(p, chunks, micro_batches)[static_cast<size_t>(s)]);
+}
+
+std::vector<StageSeconds> simulate(const std::vector<PipelineSchedule>& stages, const std::vector<PieceSeconds>& pieces,
+                                   Transfers transfers) {
+  const auto p = static_cast<int32_t>(stages.size());
+  std::vector<StageSeconds> times(stages.size());
+  std::vector<size_t> next(stages.size());
+  std::map<std::tuple<bool, int32_t, int32_t>, double> arrives;  // by direction, piece it comes from, micro-batch
+  const auto waiting = [&](int32_t s) -> const Action* {
+    const auto i = static_cast<size_t>(s);
+    return next[i] < stages[i].actions.size() ? &stages[i].actions[next[i]] : nullptr;
+  };
+  const auto compute = [&](StageSeconds& own, double seconds) {
+    own.work += seconds, own.end += seconds;
+    return true;
+  };
+  const auto in_turn = [&](const Action& action, int32_t s, double seconds) {  // the sender does both sides
+    const Action* other = waiting(action.peer);
+    if (action.kind == Kind::kReceive || other == nullptr || other->kind != Kind::kReceive || other->peer != s)
+      return false;
+    StageSeconds &own = times[static_cast<size_t>(s)], &theirs = times[static_cast<size_t>(action.peer)];
+    own.end = theirs.end = std::max(own.end, theirs.end) + seconds;
+    own.transfers += seconds, theirs.transfers += seconds;
+    ++next[static_cast<size_t>(action.peer)];
+    return true;
+  };
+  const auto beside = [&](const Action& action, int32_t piece, StageSeconds& own, double seconds) {
+    if (action.kind == Kind::kSend) {
+      arrives[{action.gradient, piece, action.micro_batch}] = own.end + seconds;
+      return true;
+    }
+    const auto found = arrives.find({action.gradient, piece + (action.gradient ? 1 : -1), action.micro_batch});
+    if (found == arrives.end()) return false;
+    own.end = std::max(own.end, found->second);
+    return true;
+  };
+  const auto run_one = [&](int32_t s) {
+    const Action* action = waiting(s);
+    if (action == nullptr) return false;
+    StageSeconds& own = times[static_cast<size_t>(s)];
+    const int32_t piece = action->chunk * p + s;
+    const PieceSeconds& seconds = pieces[static_cast<size_t>(piece)];
+    const size_t later = action->micro_batch > 0 ? 1 : 0;
+    const double sending = action->gradient ? seconds.send_gradient : seconds.send;
+    const bool done = action->kind == Kind::kForward    ? compute(own, seconds.forward[later])
+                      : action->kind == Kind::kBackward ? compute(own, seconds.backward[later])
+                      : transfers == Transfers::kInTurn ? in_turn(*action, s, sending)
+                                                        : beside(*action, piece, own, sending);
+    next[static_cast<size_t>(s)] += done ? 1 : 0;
+    return done;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int32_t s = 0; s < p; ++s)
+      while (run_one(s)) moved = true;
+  }
+  for (int32_t s = 0; s < p; ++s)
+    check(waiting(s) == nullptr, ErrorCode::kInternal, "pipeline: stage {} of {} waits without end", s, p);
+  return times;
 }
 
 }  // namespace octet
