@@ -195,7 +195,7 @@ class Compilation {
 
   void dump(const std::string& name, const Program& program) {
     if (options_.dump_dir.empty()) return;
-    if (dumps_ == 0) make_folders(options_.dump_dir);
+    make_folders(options_.dump_dir);
     write_file(fmt::format("{}/{:02}_{}.txt", options_.dump_dir, dumps_++, name), print(program));
   }
 

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <map>
 #include <optional>
-#include <tuple>
 
 #include "base/error.h"
 
@@ -210,49 +208,42 @@ std::vector<StageSeconds> simulate(const std::vector<PipelineSchedule>& stages, 
   const auto p = static_cast<int32_t>(stages.size());
   std::vector<StageSeconds> times(stages.size());
   std::vector<size_t> next(stages.size());
-  std::map<std::tuple<bool, int32_t, int32_t>, double> arrives;  // by direction, piece it comes from, micro-batch
+  // By direction and piece: when the last transfer to it, or from it, has ended. Each has one place.
+  std::array<std::vector<double>, 2> in, out;
+  for (auto* places : {&in, &out})
+    for (auto& direction : *places) direction.resize(pieces.size());
   const auto waiting = [&](int32_t s) -> const Action* {
     const auto i = static_cast<size_t>(s);
     return next[i] < stages[i].actions.size() ? &stages[i].actions[next[i]] : nullptr;
   };
-  const auto compute = [&](StageSeconds& own, double seconds) {
-    own.work += seconds, own.end += seconds;
-    return true;
-  };
-  const auto in_turn = [&](const Action& action, int32_t s, double seconds) {  // the sender does both sides
-    const Action* other = waiting(action.peer);
-    if (action.kind == Kind::kReceive || other == nullptr || other->kind != Kind::kReceive || other->peer != s)
-      return false;
-    StageSeconds &own = times[static_cast<size_t>(s)], &theirs = times[static_cast<size_t>(action.peer)];
-    own.end = theirs.end = std::max(own.end, theirs.end) + seconds;
-    own.transfers += seconds, theirs.transfers += seconds;
-    ++next[static_cast<size_t>(action.peer)];
-    return true;
-  };
-  const auto beside = [&](const Action& action, int32_t piece, StageSeconds& own, double seconds) {
-    if (action.kind == Kind::kSend) {
-      arrives[{action.gradient, piece, action.micro_batch}] = own.end + seconds;
-      return true;
-    }
-    const auto found = arrives.find({action.gradient, piece + (action.gradient ? 1 : -1), action.micro_batch});
-    if (found == arrives.end()) return false;
-    own.end = std::max(own.end, found->second);
-    return true;
-  };
+  // Does what stage s is at, both sides of a transfer where it is the sender's turn.
   const auto run_one = [&](int32_t s) {
     const Action* action = waiting(s);
-    if (action == nullptr) return false;
+    if (action == nullptr || action->kind == Kind::kReceive) return false;
     StageSeconds& own = times[static_cast<size_t>(s)];
-    const int32_t piece = action->chunk * p + s;
-    const PieceSeconds& seconds = pieces[static_cast<size_t>(piece)];
-    const size_t later = action->micro_batch > 0 ? 1 : 0;
-    const double sending = action->gradient ? seconds.send_gradient : seconds.send;
-    const bool done = action->kind == Kind::kForward    ? compute(own, seconds.forward[later])
-                      : action->kind == Kind::kBackward ? compute(own, seconds.backward[later])
-                      : transfers == Transfers::kInTurn ? in_turn(*action, s, sending)
-                                                        : beside(*action, piece, own, sending);
-    next[static_cast<size_t>(s)] += done ? 1 : 0;
-    return done;
+    const auto piece = static_cast<size_t>(action->chunk * p + s);
+    const PieceSeconds& seconds = pieces[piece];
+    if (action->kind == Kind::kSend) {
+      const Action* other = waiting(action->peer);
+      if (other == nullptr || other->kind != Kind::kReceive || other->peer != s) return false;
+      StageSeconds& theirs = times[static_cast<size_t>(action->peer)];
+      const double sending = action->gradient ? seconds.send_gradient : seconds.send;
+      const double end = std::max(own.end, theirs.end) + sending;
+      const size_t way = action->gradient ? 1 : 0;
+      out[way][piece] = in[way][action->gradient ? piece - 1 : piece + 1] = end;
+      if (transfers == Transfers::kInTurn) {
+        own.end = theirs.end = end;
+        own.transfers += sending, theirs.transfers += sending;
+      }
+      ++next[static_cast<size_t>(action->peer)];
+    } else {
+      const size_t way = action->kind == Kind::kBackward ? 1 : 0;
+      const double work = (way == 1 ? seconds.backward : seconds.forward)[action->micro_batch > 0 ? 1 : 0];
+      own.end = std::max({own.end, in[way][piece], out[way][piece]}) + work;
+      own.work += work;
+    }
+    ++next[static_cast<size_t>(s)];
+    return true;
   };
   for (bool moved = true; moved;) {
     moved = false;

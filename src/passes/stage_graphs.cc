@@ -108,10 +108,15 @@ std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_
   }
   std::map<std::string, int32_t> kinds, first;  // of layers by text, of stages by kinds of layers
   std::vector<std::string> stages(static_cast<size_t>(parallel.mesh[Axis::kPipeline]));
+  std::vector<std::map<std::string, size_t>> names(stages.size());  // updates stand in the order of names
   for (size_t l = 0; l < cut.size(); ++l) {
+    const size_t stage = static_cast<size_t>(cut[l]) % stages.size();
     const int32_t kind = kinds.emplace(text[l], static_cast<int32_t>(kinds.size())).first->second;
-    stages[static_cast<size_t>(cut[l]) % stages.size()] += fmt::format("{}:{} ", cut[l] / stages.size(), kind);
+    stages[stage] += fmt::format("{}:{} ", static_cast<size_t>(cut[l]) / stages.size(), kind);
+    names[stage].emplace(fmt::format("layers.{}.", l), names[stage].size());
   }
+  for (size_t s = 0; s < stages.size(); ++s)
+    for (const auto& [name, place] : names[s]) stages[s] += fmt::format("{} ", place);
   std::vector<int32_t> alike;
   for (size_t s = 0; s < stages.size(); ++s)
     alike.push_back(first.emplace(stages[s], static_cast<int32_t>(s)).first->second);

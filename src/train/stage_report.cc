@@ -157,21 +157,23 @@ class StagePlanner {
   void time_step(PipelineReport& report, const std::vector<PipelineSchedule>& order,
                  const std::vector<PieceSeconds>& pieces, const std::map<int32_t, CompiledStage>& compiled,
                  const std::vector<int32_t>& alike) const {
-    const std::vector<StageSeconds> simulated = simulate(order, pieces);
-    double end = 0, update = 0, shared = 0, work = 0, idle = 0;
-    for (size_t s = 0; s < simulated.size(); ++s) {
-      end = std::max(end, simulated[s].end);
-      update = std::max(update, report.stages[s].update);
-      shared = std::max(shared, transfer_seconds(compiled.at(alike[s]).shared_bytes, target_));
+    double once = 0;  // a step: the update, after gradients of tied tables
+    for (size_t s = 0; s < order.size(); ++s)
+      once = std::max(once, report.stages[s].update + transfer_seconds(compiled.at(alike[s]).shared_bytes, target_));
+    for (const Transfers way : {Transfers::kBeside, Transfers::kInTurn}) {
+      const std::vector<StageSeconds> simulated = simulate(order, pieces, way);
+      double end = 0, work = 0, idle = 0;
+      for (const StageSeconds& stage : simulated) end = std::max(end, stage.end);
+      for (size_t s = 0; s < simulated.size(); ++s) {
+        report.stages[s].transfers = simulated[s].transfers;
+        report.stages[s].idle = end - simulated[s].work - simulated[s].transfers;
+        work += simulated[s].work, idle += end - simulated[s].work;
+      }
+      const bool beside = way == Transfers::kBeside;
+      (beside ? report.beside_bubble : report.bubble) = idle / work;
+      (beside ? report.beside_seconds : report.step_seconds) = end + once;
     }
-    for (size_t s = 0; s < simulated.size(); ++s) {
-      report.stages[s].transfers = simulated[s].transfers;
-      report.stages[s].idle = end - simulated[s].work - simulated[s].transfers;
-      work += simulated[s].work, idle += report.stages[s].idle;
-    }
-    report.bubble = idle / work;
     report.bubble_formula = pipeline_bubble(parallel_.mesh[Axis::kPipeline], parallel_.chunks, parallel_.micro_batches);
-    report.step_seconds = end + shared + update;
   }
 
   StepperOptions options_;

@@ -20,23 +20,23 @@ RunConfig config_of(const char* recipe, int64_t pipeline, int64_t chunks, int64_
 }
 
 struct Way {
-  const char *size, *recipe;
-  int64_t pipeline, chunks, micro_batches, tensor, data;
+  const char* recipe;
+  int64_t layers, pipeline, chunks, micro_batches, tensor, data;
   const char* shard;
 };
 
 // A stage that was not compiled has the bytes of the plan that its ranks would run.
 TEST(StageReport, StagesHaveTheBytesOfTheirPlans) {
-  for (const Way& way :
-       {Way{"gpt2-124m", "fp8-delayed", 5, 1, 8, 1, 1, "none"}, Way{"gpt2-124m", "bf16", 3, 2, 6, 2, 1, "none"},
-        Way{"gpt2-124m", "bf16", 4, 1, 8, 1, 2, "optimizer"}}) {
+  for (const Way& way : {Way{"fp8-delayed", 10, 5, 1, 8, 1, 1, "none"}, Way{"bf16", 17, 4, 2, 8, 2, 1, "none"},
+                         Way{"bf16", 24, 8, 1, 8, 1, 2, "optimizer"}}) {
     RunConfig config = config_of(way.recipe, way.pipeline, way.chunks, way.micro_batches);
     config.tensor = way.tensor, config.data_ranks = way.data, config.shard = way.shard;
-    const ModelConfig model = named_model(way.size);
+    config.sequence_length = 1024;
+    ModelConfig model = named_model("gpt2-124m");
+    model.layers = way.layers;
     const PipelineReport report = plan_stages(model, config, h200_target());
     ASSERT_EQ(std::ssize(report.stages), way.pipeline);
     EXPECT_LT(report.compiled, way.pipeline) << "none was alike";
-    EXPECT_EQ(report.model.parameters, 124439808);
     size_t layers = 0;
     for (int32_t s = 0; s < way.pipeline; ++s) {
       SCOPED_TRACE(testing::Message() << way.recipe << ", stage " << s << " of " << way.pipeline);

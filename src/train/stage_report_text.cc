@@ -101,13 +101,16 @@ std::string to_text(const PipelineReport& r, const ModelConfig& m, const Target&
   out += bytes_table(r);
   if (r.has_rates) out += seconds_table(r);
   out += collectives_table(r);
-  out += fmt::format("bubble    {:.4f} of the work in the simulated schedule; (p - 1) / (v m) = {:.4f}\n", r.bubble,
-                     r.bubble_formula);
+  out += fmt::format(
+      "bubble    idle over working: {:.4f} with transfers in turn with computing, as runs do them; {:.4f} beside it; "
+      "(p - 1) / (v m) = {:.4f}\n",
+      r.bubble, r.beside_bubble, r.bubble_formula);
   if (r.has_rates)
     out += fmt::format(
-        "step      {:.4f} s, {:.0f} tokens/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of the {:.0f} that "
-        "products in bf16 reach\n",
-        r.step_seconds, r.tokens_per_second(), 1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate);
+        "step      {:.4f} s ({:.4f} beside), {:.0f} tokens/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of "
+        "the {:.0f} that products in bf16 reach\n",
+        r.step_seconds, r.beside_seconds, r.tokens_per_second(), 1e-12 * r.rank_flops(), 100 * r.mfu(),
+        1e-12 * r.flops_rate);
   else
     out += fmt::format("step      no seconds: target {} says no rates\n", target.name);
   return out + bytes_of_target(r, target);
@@ -134,16 +137,18 @@ std::string to_json(const PipelineReport& r) {
   std::string step;
   if (r.has_rates)
     step = fmt::format(
-        "\"step_seconds\": {:.6f}, \"tokens_per_second\": {:.1f}, \"rank_flops\": {:.6g}, \"mfu\": {:.6f}, ",
-        r.step_seconds, r.tokens_per_second(), r.rank_flops(), r.mfu());
+        "\"step_seconds\": {:.6f}, \"beside_seconds\": {:.6f}, \"tokens_per_second\": {:.1f}, \"rank_flops\": {:.6g}, "
+        "\"mfu\": {:.6f}, ",
+        r.step_seconds, r.beside_seconds, r.tokens_per_second(), r.rank_flops(), r.mfu());
   return fmt::format(
       "{{\"parameters\": {}, \"active_parameters\": {}, \"tokens\": {}, \"micro_batches\": {}, \"chunks\": {}, "
       "\"ranks\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, \"bubble\": {:.6f}, "
+      "\"beside_bubble\": {:.6f}, "
       "\"bubble_formula\": {:.6f}, {}\"stages\": [{}], \"nodes\": {}, \"compiled_stages\": {}, "
       "\"compile_seconds\": {:.4f}}}\n",
       model.parameters, model.active_parameters, model.tokens, r.micro_batches, r.chunks, model.mesh.ranks(),
-      model.forward_flops, model.backward_flops, model.recompute_flops, r.bubble, r.bubble_formula, step, stages,
-      model.nodes, r.compiled, model.compile_seconds);
+      model.forward_flops, model.backward_flops, model.recompute_flops, r.bubble, r.beside_bubble, r.bubble_formula,
+      step, stages, model.nodes, r.compiled, model.compile_seconds);
 }
 
 }  // namespace octet
