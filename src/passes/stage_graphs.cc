@@ -100,7 +100,7 @@ std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_
       std::string& own = text[static_cast<size_t>(layer[static_cast<size_t>(i)])];
       own += fmt::format("{} {} {}", graph.name(), op_name(node.op), static_cast<int>(node.phase));
       for (const auto& [key, value] : node.attrs.entries())
-        if (key != "gemm") own += " " + key + "=" + print(value);
+        if (key != "gemm" && key != "key") own += " " + key + "=" + print(value);  // key: of dropout's numbers
       for (Value input : node.inputs) own += input.exists() ? " " + to_string(graph.type(input)) : " none";
       for (const TensorType& type : node.results) own += " " + to_string(type);
       own += "\n";

@@ -17,7 +17,7 @@ namespace {
 struct Options {
   RunOptions run;
   std::string target = "cpu";
-  bool json = false, list_models = false, activations = false, saved = false, peak = false;
+  bool json = false, list_models = false, activations = false, stages = false, saved = false, peak = false;
 };
 
 Target find_target(const std::string& name) {
@@ -55,6 +55,10 @@ void run_plan(const Options& options) {
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
   if (anything || !options.activations) read_run_options(options.run, config, settings);
+  if (options.activations && options.stages) {
+    std::fputs(to_text(stage_activation_table(config.recipe, target)).c_str(), stdout);
+    return;
+  }
   if (options.activations) {
     const CompileOptions compile = compile_options(config, target);
     std::fputs(to_text(activation_table(compile.recipe, target, compile.parallel), options.saved).c_str(), stdout);
@@ -85,6 +89,7 @@ void add_plan_command(CLI::App& app) {
     parallel.pipeline=8 parallel.chunks=3 parallel.tensor=8 parallel.sequence=true recompute=selective --target h200
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
   octet plan --activations parallel.tensor=8 parallel.sequence=true             the same of one of 8 ranks
+  octet plan --activations --stages --target h200                               of a first stage in the paper's meshes
   octet plan --list-models)");
   add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file");
@@ -92,6 +97,8 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations,
                     "activation bytes per layer compared with the published formulas");
+  command->add_flag("--stages", options->stages,
+                    "with --activations: of the first stage of their pipelines, in all its micro-batches");
   command->add_flag("--json", options->json, "print one JSON object");
   command->add_flag("--list-models", options->list_models, "list the named sizes");
   command->callback([options] { run_plan(*options); });
