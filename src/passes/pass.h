@@ -96,6 +96,11 @@ const std::vector<Pass>& pipeline_passes();
 // Runs the pipeline on a program whose graphs are at stage kModel and plans its memory.
 Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports = nullptr);
 
+// compile() in two, for those who plan several stages of a pipeline: what all stages share, from which the pass
+// `stages` takes options.parallel.stage, and the Plan of that stage.
+Program compile_whole(Program program, const CompileOptions& options, std::vector<PassReport>* reports = nullptr);
+Plan compile_stage(Program whole, const CompileOptions& options, std::vector<PassReport>* reports = nullptr);
+
 // What must not be left after a pass: checked by the pipeline in verify mode, beside the verifier's legality table.
 // Throws kInternal naming graph, node and rule. Rules of disabled passes and steps do not hold.
 void check_stage_rules(std::string_view pass, const Program& program, const CompileOptions& options);

@@ -168,40 +168,83 @@ bool run_pass(const Pass& pass, Program& program, const CompileOptions& options)
   return changed;
 }
 
-Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
-  check_disabled(options.disabled);
+namespace {
+
+// Runs passes of the list, reports them and dumps what they changed.
+class Compilation {
+ public:
   using Clock = std::chrono::steady_clock;
-  int dumps = 0;
-  auto dump = [&](const std::string& name) {
-    if (options.dump_dir.empty()) return;
-    if (dumps == 0) make_folders(options.dump_dir);
-    write_file(fmt::format("{}/{:02}_{}.txt", options.dump_dir, dumps++, name), print(program));
-  };
-  auto report = [&](const std::string& name, bool changed, Clock::time_point begin, const Program& after) {
-    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (reports != nullptr) reports->push_back({name, changed, seconds, node_count(after)});
-  };
-  auto begin = Clock::now();
+  Compilation(const CompileOptions& options, std::vector<PassReport>* reports) : options_(options), reports_(reports) {
+    if (reports == nullptr) return;  // dumps are numbered on
+    dumps_ = static_cast<int>(std::ranges::count_if(*reports, [](const PassReport& r) { return r.changed; }));
+  }
+
+  void run(std::span<const Pass> passes, Program& program) {
+    for (const Pass& pass : passes) {
+      const auto begin = Clock::now();
+      const bool changed = run_pass(pass, program, options_);
+      report(pass.name, changed, begin, program);
+      if (changed) dump(pass.name, program);
+    }
+  }
+
+  void report(const std::string& name, bool changed, Clock::time_point begin, const Program& after) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (reports_ != nullptr) reports_->push_back({name, changed, seconds, node_count(after)});
+  }
+
+  void dump(const std::string& name, const Program& program) {
+    if (options_.dump_dir.empty()) return;
+    make_folders(options_.dump_dir);
+    write_file(fmt::format("{}/{:02}_{}.txt", options_.dump_dir, dumps_++, name), print(program));
+  }
+
+ private:
+  const CompileOptions& options_;
+  std::vector<PassReport>* reports_;
+  int dumps_ = 0;
+};
+
+// The passes before `stages`, and the others.
+std::span<const Pass> passes_of(bool whole) {
+  const std::vector<Pass>& passes = pipeline_passes();
+  const auto first = std::ranges::find(passes, "stages", &Pass::name);
+  return whole ? std::span(passes.begin(), first) : std::span(first, passes.end());
+}
+
+}  // namespace
+
+Program compile_whole(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
+  check_disabled(options.disabled);
+  Compilation compilation(options, reports);
+  const auto begin = Compilation::Clock::now();
   with_pass_context("pass build", [&] {
     collect_state(program);
     if (options.verify) verify(program);
   });
-  report("build", true, begin, program);
-  dump("build");
-  for (const Pass& pass : pipeline_passes()) {
-    begin = Clock::now();
-    bool changed = run_pass(pass, program, options);
-    report(pass.name, changed, begin, program);
-    if (changed) dump(pass.name);
-  }
-  begin = Clock::now();
+  compilation.report("build", true, begin, program);
+  compilation.dump("build", program);
+  compilation.run(passes_of(/*whole=*/true), program);
+  return program;
+}
+
+Plan compile_stage(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
+  Compilation compilation(options, reports);
+  compilation.run(passes_of(/*whole=*/false), program);
+  const auto begin = Compilation::Clock::now();
   Plan plan;
   with_pass_context("pass plan_memory", [&] {
     plan = plan_memory(std::move(program), options.target);
     if (options.verify) check_plan(plan);
   });
-  report("plan_memory", true, begin, plan.program);
+  compilation.report("plan_memory", true, begin, plan.program);
   return plan;
+}
+
+Plan compile(Program program, const CompileOptions& options, std::vector<PassReport>* reports) {
+  std::vector<PassReport> own;  // dumps are numbered on
+  if (reports == nullptr) reports = &own;
+  return compile_stage(compile_whole(std::move(program), options, reports), options, reports);
 }
 
 void check_stage_rules(std::string_view pass, const Program& program, const CompileOptions& options) {

@@ -44,13 +44,16 @@ class Timetable {
       for (auto& direction : *boxes) direction.resize(static_cast<size_t>(pieces_));
   }
 
-  std::vector<Action> actions(int32_t stage) {
+  std::vector<std::vector<Action>> actions() {
     while (transfer_or_compute()) {
     }
-    for (const Stage& other : stages_)
-      check(other.next == other.order.size(), ErrorCode::kInternal, "pipeline: a schedule of {} pieces does not end",
+    std::vector<std::vector<Action>> all;
+    for (Stage& stage : stages_) {
+      check(stage.next == stage.order.size(), ErrorCode::kInternal, "pipeline: a schedule of {} pieces does not end",
             pieces_);
-    return stages_[static_cast<size_t>(stage)].done;
+      all.push_back(std::move(stage.done));
+    }
+    return all;
   }
 
  private:
@@ -168,9 +171,7 @@ std::vector<int32_t> assign_slots(std::vector<Action>& actions, int32_t chunks) 
   return counts;
 }
 
-}  // namespace
-
-PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
+void check_sizes(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
   check(p > 0 && s >= 0 && s < p && chunks > 0 && micro_batches > 0, ErrorCode::kInvalidArgument,
         "pipeline: stage {} of {}, {} chunks, {} micro-batches: want sizes from 1 on", s, p, chunks, micro_batches);
   check(kind == PipelineKind::kInterleaved || chunks == 1, ErrorCode::kInvalidArgument,
@@ -182,10 +183,76 @@ PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunk
         "parallel.chunks={}: {} micro-batches a data rank do not divide among {} stages; want a multiple of {}, or "
         "parallel.chunks=1",
         chunks, micro_batches, p, p);
-  if (chunks == 1) kind = PipelineKind::k1F1B;
-  PipelineSchedule result{.actions = Timetable(kind, p, chunks, micro_batches).actions(s), .slots = {}};
-  result.slots = assign_slots(result.actions, chunks);
-  return result;
+}
+
+}  // namespace
+
+std::vector<PipelineSchedule> schedules(int32_t p, int32_t chunks, int32_t micro_batches) {
+  const PipelineKind kind = chunks > 1 ? PipelineKind::kInterleaved : PipelineKind::k1F1B;
+  check_sizes(kind, p, 0, chunks, micro_batches);
+  std::vector<PipelineSchedule> all;
+  for (std::vector<Action>& actions : Timetable(kind, p, chunks, micro_batches).actions()) {
+    PipelineSchedule& made = all.emplace_back(PipelineSchedule{.actions = std::move(actions), .slots = {}});
+    made.slots = assign_slots(made.actions, chunks);
+  }
+  return all;
+}
+
+PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches) {
+  check_sizes(kind, p, s, chunks, micro_batches);
+  return std::move(schedules(p, chunks, micro_batches)[static_cast<size_t>(s)]);
+}
+
+std::vector<StageSeconds> simulate(const std::vector<PipelineSchedule>& stages, const std::vector<PieceSeconds>& pieces,
+                                   Transfers transfers) {
+  const auto p = static_cast<int32_t>(stages.size());
+  std::vector<StageSeconds> times(stages.size());
+  std::vector<size_t> next(stages.size());
+  // By direction and piece: when the last transfer to it, or from it, has ended. Each has one place.
+  std::array<std::vector<double>, 2> in, out;
+  for (auto* places : {&in, &out})
+    for (auto& direction : *places) direction.resize(pieces.size());
+  const auto waiting = [&](int32_t s) -> const Action* {
+    const auto i = static_cast<size_t>(s);
+    return next[i] < stages[i].actions.size() ? &stages[i].actions[next[i]] : nullptr;
+  };
+  // Does what stage s is at, both sides of a transfer where it is the sender's turn.
+  const auto run_one = [&](int32_t s) {
+    const Action* action = waiting(s);
+    if (action == nullptr || action->kind == Kind::kReceive) return false;
+    StageSeconds& own = times[static_cast<size_t>(s)];
+    const auto piece = static_cast<size_t>(action->chunk * p + s);
+    const PieceSeconds& seconds = pieces[piece];
+    if (action->kind == Kind::kSend) {
+      const Action* other = waiting(action->peer);
+      if (other == nullptr || other->kind != Kind::kReceive || other->peer != s) return false;
+      StageSeconds& theirs = times[static_cast<size_t>(action->peer)];
+      const double sending = action->gradient ? seconds.send_gradient : seconds.send;
+      const double end = std::max(own.end, theirs.end) + sending;
+      const size_t way = action->gradient ? 1 : 0;
+      out[way][piece] = in[way][action->gradient ? piece - 1 : piece + 1] = end;
+      if (transfers == Transfers::kInTurn) {
+        own.end = theirs.end = end;
+        own.transfers += sending, theirs.transfers += sending;
+      }
+      ++next[static_cast<size_t>(action->peer)];
+    } else {
+      const size_t way = action->kind == Kind::kBackward ? 1 : 0;
+      const double work = (way == 1 ? seconds.backward : seconds.forward)[action->micro_batch > 0 ? 1 : 0];
+      own.end = std::max({own.end, in[way][piece], out[way][piece]}) + work;
+      own.work += work;
+    }
+    ++next[static_cast<size_t>(s)];
+    return true;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int32_t s = 0; s < p; ++s)
+      while (run_one(s)) moved = true;
+  }
+  for (int32_t s = 0; s < p; ++s)
+    check(waiting(s) == nullptr, ErrorCode::kInternal, "pipeline: stage {} of {} waits without end", s, p);
+  return times;
 }
 
 }  // namespace octet

@@ -6,6 +6,7 @@
 // end even where a send blocks until its receive.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -35,10 +36,32 @@ struct PipelineSchedule {
 // Of stage `s` of `p`. Throws kInvalidArgument: sizes that are not positive or have no such schedule, with what would
 // do.
 PipelineSchedule schedule(PipelineKind kind, int32_t p, int32_t s, int32_t chunks, int32_t micro_batches);
+// Of all stages, interleaved where chunks > 1.
+std::vector<PipelineSchedule> schedules(int32_t p, int32_t chunks, int32_t micro_batches);
 
 // The idle part of a step over its work, (p - 1) / (chunks m), where all pieces take the same time and transfers none.
 inline double pipeline_bubble(int32_t p, int32_t chunks, int32_t micro_batches) {
   return static_cast<double>(p - 1) / (static_cast<double>(chunks) * micro_batches);
 }
+
+// How long a piece of the model takes for one micro-batch.
+struct PieceSeconds {
+  std::array<double, 2> forward = {}, backward = {};  // of a step's first micro-batch, and of each other one
+  double send = 0, send_gradient = 0;                 // to the piece after it, to the one before
+};
+struct StageSeconds {
+  double work = 0, transfers = 0;  // the rest until `end` it is idle
+  double end = 0;                  // of its last action
+};
+
+// How stages carry what they send each other.
+enum class Transfers : uint8_t {
+  kInTurn,  // as StageRunner does: a transfer begins when both stages have come to it and occupies both
+  kBeside,  // a send goes by itself while both compute; whoever receives waits until it has come
+};
+
+// Runs the schedules of all stages, one action of a stage after the other, with these times by piece.
+std::vector<StageSeconds> simulate(const std::vector<PipelineSchedule>& stages, const std::vector<PieceSeconds>& pieces,
+                                   Transfers transfers = Transfers::kInTurn);
 
 }  // namespace octet

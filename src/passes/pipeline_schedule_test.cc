@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -163,6 +164,40 @@ TEST(PipelineSchedule, InterleavedWithOneChunkIs1F1B) {
       }
     }
   }
+}
+
+// Where all pieces take the same time and transfers none, what goes beside computing leaves the bubble of the formula;
+// in turn with it there is more, and a transfer's own seconds are those of two stages.
+TEST(PipelineSchedule, SimulatedStagesHaveTheBubbleOfTheFormula) {
+  for (const auto& [p, chunks, m] : {std::array{1, 1, 3}, {4, 1, 8}, {4, 2, 8}, {8, 3, 16}, {3, 1, 2}}) {
+    SCOPED_TRACE(testing::Message() << p << " stages, " << chunks << " chunks, " << m << " micro-batches");
+    const std::vector<PipelineSchedule> stages = schedules(p, chunks, m);
+    const std::vector<PieceSeconds> pieces(static_cast<size_t>(p * chunks), {.forward = {1, 1}, .backward = {2, 2}});
+    const double work = 3.0 * chunks * m;
+    double beside = 0, in_turn = 0;
+    for (const StageSeconds& stage : simulate(stages, pieces, Transfers::kBeside)) beside = std::max(beside, stage.end);
+    for (const StageSeconds& stage : simulate(stages, pieces)) {
+      EXPECT_EQ(stage.work, work);
+      EXPECT_EQ(stage.transfers, 0);
+      in_turn = std::max(in_turn, stage.end);
+    }
+    EXPECT_DOUBLE_EQ(beside / work - 1, pipeline_bubble(p, chunks, m));
+    EXPECT_GE(in_turn, beside);
+  }
+}
+
+// Two stages and one micro-batch, by hand.
+TEST(PipelineSchedule, SimulatedTransfersTakeBothStages) {
+  const std::vector<PipelineSchedule> stages = schedules(2, 1, 1);
+  const std::vector<PieceSeconds> pieces = {{.forward = {1, 9}, .backward = {2, 9}, .send = 10},
+                                            {.forward = {4, 9}, .backward = {8, 9}, .send_gradient = 20}};
+  const std::vector<StageSeconds> times = simulate(stages, pieces);
+  EXPECT_EQ(times[0].end, 1 + 10 + 4 + 8 + 20 + 2);
+  EXPECT_EQ(times[1].end, 1 + 10 + 4 + 8 + 20);
+  EXPECT_EQ(times[0].transfers, 30);
+  EXPECT_EQ(times[1].transfers, 30);
+  EXPECT_EQ(times[0].work, 3);
+  EXPECT_EQ(simulate(stages, pieces, Transfers::kBeside)[0].end, times[0].end);
 }
 
 TEST(PipelineSchedule, RunningBlockedFindsADeadlock) {

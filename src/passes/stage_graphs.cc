@@ -4,27 +4,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "ir/facts.h"
+#include "ir/text.h"
 
 namespace octet {
 namespace {
 
 bool is_backward(const Node& node) { return node.phase == Phase::kBackward; }
-
-// Seconds by the rates that the Target has, else by some that weigh arithmetic against memory as devices do.
-double seconds_of(const Graph& graph, NodeId id, const Target& target) {
-  const Node& node = graph.node(id);
-  const Cost cost = node_cost(graph, id);
-  const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
-  const double rate = dtype_bytes(dtype) == 1 ? target.fp8_flops
-                      : dtype == DType::kBF16 ? target.bf16_flops
-                                              : target.f32_flops;
-  constexpr double kFlops = 1e12, kBytes = 1e11;
-  return std::max(cost.flops / (rate > 0 ? rate : kFlops),
-                  cost.bytes / (target.bytes_per_second > 0 ? target.bytes_per_second : kBytes));
-}
 
 // Values that leaves of one kind make: of inputs (positions), or of parameters (a cast of them).
 std::vector<bool> made_of_leaves(const Graph& graph) {
@@ -55,6 +44,23 @@ std::vector<std::string> transfer_states(const Program& program, bool sent, bool
   return names;
 }
 
+double seconds_of(const Graph& graph, NodeId id, const Target& target) {
+  const Node& node = graph.node(id);
+  const OpFacts& facts = op_facts(node.op);
+  if (op_info(node.op).max_inputs == 0 || facts.view) return 0;
+  const Cost cost = node_cost(graph, id);
+  constexpr double kFlops = 1e12, kBytes = 1e11;
+  const double bytes = cost.bytes / (target.bytes_per_second > 0 ? target.bytes_per_second : kBytes);
+  if (facts.collective && node.op != Op::kTakePart)
+    return target.link_bytes_per_second > 0 ? target.link_latency + cost.bytes / target.link_bytes_per_second : bytes;
+  const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
+  constexpr double kUnitsPerLane =
+      16;  // how much faster bf16 products are than float32 on devices that have units for them
+  const double f32 = target.f32_flops > 0 ? target.f32_flops : target.bf16_flops / kUnitsPerLane;
+  const double rate = dtype_bytes(dtype) == 1 ? target.fp8_flops : dtype == DType::kBF16 ? target.bf16_flops : f32;
+  return std::max(cost.flops / (rate > 0 ? rate : kFlops), bytes);
+}
+
 int32_t layer_count(const Graph& graph) {
   int32_t last = -1;
   for (const Node& node : graph.nodes()) last = std::max(last, node.layer);
@@ -80,6 +86,41 @@ std::vector<int32_t> layers_of(const Graph& graph, int32_t layers) {
     }
   }
   return layer;
+}
+
+std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_t>& cut, const Parallel& parallel) {
+  const auto layers = static_cast<int32_t>(cut.size());
+  std::vector<std::string> text(cut.size());  // by layer: its nodes without names
+  for (const Graph& graph : whole.graphs()) {
+    if (graph.role() == GraphRole::kApply || graph.role() == GraphRole::kPrepare) continue;
+    const std::vector<int32_t> layer = layers_of(graph, layers);
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      const Node& node = graph.node(NodeId{i});
+      if (layer[static_cast<size_t>(i)] == kAnywhere) continue;
+      std::string& own = text[static_cast<size_t>(layer[static_cast<size_t>(i)])];
+      own += fmt::format("{} {} {}", graph.name(), op_name(node.op), static_cast<int>(node.phase));
+      for (const auto& [key, value] : node.attrs.entries())
+        if (key != "gemm" && key != "key") own += " " + key + "=" + print(value);  // key: of dropout's numbers
+      for (Value input : node.inputs) own += input.exists() ? " " + to_string(graph.type(input)) : " none";
+      for (const TensorType& type : node.results) own += " " + to_string(type);
+      own += "\n";
+    }
+  }
+  std::map<std::string, int32_t> kinds, first;  // of layers by text, of stages by kinds of layers
+  std::vector<std::string> stages(static_cast<size_t>(parallel.mesh[Axis::kPipeline]));
+  std::vector<std::map<std::string, size_t>> names(stages.size());  // updates stand in the order of names
+  for (size_t l = 0; l < cut.size(); ++l) {
+    const size_t stage = static_cast<size_t>(cut[l]) % stages.size();
+    const int32_t kind = kinds.emplace(text[l], static_cast<int32_t>(kinds.size())).first->second;
+    stages[stage] += fmt::format("{}:{} ", static_cast<size_t>(cut[l]) / stages.size(), kind);
+    names[stage].emplace(fmt::format("layers.{}.", l), names[stage].size());
+  }
+  for (size_t s = 0; s < stages.size(); ++s)
+    for (const auto& [name, place] : names[s]) stages[s] += fmt::format("{} ", place);
+  std::vector<int32_t> alike;
+  for (size_t s = 0; s < stages.size(); ++s)
+    alike.push_back(first.emplace(stages[s], static_cast<int32_t>(s)).first->second);
+  return alike;
 }
 
 std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target) {

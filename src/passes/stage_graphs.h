@@ -27,6 +27,16 @@ inline constexpr int32_t kAnywhere = -1;
 std::vector<int32_t> layers_of(const Graph& graph, int32_t layers);
 int32_t layer_count(const Graph& graph);
 
+// By the rates that the Target has, else by some that weigh arithmetic against memory as devices do.
+double seconds_of(const Graph& graph, NodeId id, const Target& target);
+
+// Zero rows under a vocabulary, so that both ends of a tied table have the same ones: before layers are cut. Returns
+// whether something changed.
+bool pad_for_stages(Program& program, const CompileOptions& options);
+
+// By stage, the first one whose program is the same but for names of layers and the slots of what it saves.
+std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_t>& cut, const Parallel& parallel);
+
 // By layer, its piece: runs of layers, the longest of which takes as little of the Target's time as can be. Throws
 // kInvalidArgument where there are fewer layers than pieces.
 std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target);

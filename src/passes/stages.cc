@@ -155,6 +155,11 @@ class StageProgram {
 
 }  // namespace
 
+bool pad_for_stages(Program& program, const CompileOptions& options) {
+  const int64_t tp = options.parallel.mesh[Axis::kTensor], multiple = options.target.vocab_multiple * tp;
+  return multiple > 1 && pad_vocab(program, multiple, /*embeddings=*/tp > 1);
+}
+
 bool stages(Program& program, const CompileOptions& options) {
   const Parallel& parallel = options.parallel;
   const int32_t count = parallel.mesh[Axis::kPipeline];
@@ -165,10 +170,7 @@ bool stages(Program& program, const CompileOptions& options) {
         "parallel.pipeline={}: programs without a train graph are not cut into stages", count);
   check(program.find_graph(GraphRole::kTrainStats) == nullptr, ErrorCode::kUnsupported,
         "parallel.pipeline={}: precision.recipe=auto is not cut into stages: choose a recipe", count);
-  // Both ends of a tied table have the same rows.
-  const int64_t tp = parallel.mesh[Axis::kTensor];
-  if (const int64_t multiple = options.target.vocab_multiple * tp; multiple > 1)
-    pad_vocab(program, multiple, /*embeddings=*/tp > 1);
+  pad_for_stages(program, options);
   program = StageProgram(program, parallel, options.target).run();
   return true;
 }

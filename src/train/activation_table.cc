@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "model/model.h"
 #include "train/batches.h"
+#include "train/stage_report.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -12,9 +15,10 @@ namespace {
 
 struct PaperModel {
   const char* name;
-  int64_t micro_batch;
+  int64_t micro_batch, batch, pipeline, chunks;  // on eight tensor ranks
 };
-constexpr PaperModel kPaperModels[] = {{"gpt3-22b", 4}, {"gpt3-175b", 1}, {"gpt3-530b", 1}, {"gpt3-1t", 1}};
+constexpr PaperModel kPaperModels[] = {
+    {"gpt3-22b", 4, 4, 1, 1}, {"gpt3-175b", 1, 64, 8, 3}, {"gpt3-530b", 1, 280, 35, 3}, {"gpt3-1t", 1, 512, 64, 1}};
 constexpr int64_t kLength = 2048;
 constexpr int32_t kInnerLayer = 1;  // of three: its neighbours are layers too
 
@@ -156,6 +160,57 @@ std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& 
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+std::vector<StageActivationRow> stage_activation_table(const std::string& recipe, const Target& target) {
+  std::vector<StageActivationRow> rows;
+  for (const PaperModel& paper : kPaperModels) {
+    const ModelConfig model = named_model(paper.name);
+    RunConfig config;
+    config.recipe = recipe, config.recompute = "selective";
+    config.sequence_length = kLength, config.micro_batch = paper.micro_batch, config.global_batch = paper.batch;
+    config.pipeline = paper.pipeline, config.chunks = paper.chunks;
+    config.tensor = 8, config.sequence = true;
+    StageActivationRow row{.name = paper.name,
+                           .layers = model.layers,
+                           .t = config.tensor,
+                           .p = paper.pipeline,
+                           .v = paper.chunks,
+                           .micro_batches = config.accumulation(),
+                           .slots = 1};
+    PlanReport first;
+    if (row.p > 1) {
+      const PipelineReport report = plan_stages(model, config, target, /*verify=*/false);
+      first = report.stages[0].rank;
+      row.slots = std::accumulate(report.stages[0].slots.begin(), report.stages[0].slots.end(), int64_t{0});
+    } else {
+      first = plan_training(model, config, target);
+    }
+    row.ours = first.activation_bytes, row.stage_bytes = first.total_bytes;
+    const auto real = [](int64_t value) { return static_cast<double>(value); };
+    const double sbh = real(kLength * paper.micro_batch * model.hidden) / real(row.t), p = real(row.p);
+    const double interleaved = row.v > 1 ? 1 + (p - 1) / (p * real(row.v)) : 1;
+    row.paper_layers = 34 * sbh * real(row.layers) * interleaved;
+    const double head = row.p == 1 ? 4 * (1 + real(model.vocab_size) / real(model.hidden)) : 0;
+    row.paper = row.paper_layers + sbh * (p + head);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string to_text(const std::vector<StageActivationRow>& rows) {
+  std::string out =
+      "activations of a rank of the first stage, s 2048, sequence parallel, selective recomputation\n"
+      "              layers   t   p  v    m  slots    ours, GiB   paper's layers  with both ends  ratio   all of the "
+      "rank, "
+      "GiB\n";
+  const auto gib = [](double bytes) { return bytes / (1024.0 * 1024.0 * 1024.0); };
+  for (const StageActivationRow& r : rows)
+    out += fmt::format("{:<12}  {:>6} {:>3} {:>3} {:>2} {:>4} {:>6} {:>12.3f} {:>16.3f} {:>15.3f}  {:.3f} {:>22.2f}\n",
+                       r.name, r.layers, r.t, r.p, r.v, r.micro_batches, r.slots, gib(static_cast<double>(r.ours)),
+                       gib(r.paper_layers), gib(r.paper), static_cast<double>(r.ours) / r.paper,
+                       gib(static_cast<double>(r.stage_bytes)));
+  return out;
 }
 
 std::string to_text(const std::vector<ActivationRow>& rows, bool explain) {

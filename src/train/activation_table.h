@@ -34,6 +34,20 @@ struct ActivationRow {
 // Throws kInvalidArgument for a mesh of other axes than tensor: the formulas know no others.
 std::vector<ActivationRow> activation_table(const Recipe& recipe, const Target& target, const Parallel& parallel = {});
 
+// What a rank of the first stage keeps of all its micro-batches in the paper's meshes (table 3), under selective
+// recomputation and sequence parallelism: sbhL/t (34 f + p/L), where L/p layers keep p micro-batches and interleaving
+// makes it f = 1 + (p - 1) / (p v) as many; where p = 1 the head adds 4 sbh/t (1 + vocabulary/h) (section 4.2.3).
+struct StageActivationRow {
+  std::string name;
+  int64_t layers = 0, t = 1, p = 1, v = 1, micro_batches = 1;
+  int64_t ours = 0;         // kept by layers, head and embedding
+  int64_t slots = 0;        // micro-batches, each of one chunk, that it keeps
+  int64_t stage_bytes = 0;  // all that a rank of the stage needs, without a sharded optimiser
+  double paper_layers = 0, paper = 0;
+};
+std::vector<StageActivationRow> stage_activation_table(const std::string& recipe, const Target& target);
+std::string to_text(const std::vector<StageActivationRow>& rows);
+
 // `explain`: with every row's terms.
 std::string to_text(const std::vector<ActivationRow>& rows, bool explain);
 

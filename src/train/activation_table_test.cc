@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/testing/test_error.h"
+#include "model/model.h"
 
 namespace octet {
 namespace {
@@ -105,6 +106,34 @@ TEST(ActivationTable, TensorParallelismAloneSplitsWhatLiesInside) {
               activation_table(parse_recipe("bf16"), h200_target(), {.mesh = {{1, 2, 1, 2}}});
             }).find("leave parallel.data"),
             std::string::npos);
+}
+
+// Of the paper's 34 sbh/t a layer and micro-batch, 20 are kept, and 4 bytes a head and token of log-sum-exp; at the
+// ends of a pipeline there is more, at most the embedding's output of each micro-batch.
+TEST(ActivationTable, TheFirstStageKeepsItsSlots) {
+  const std::vector<StageActivationRow> rows = stage_activation_table("bf16", h200_target());
+  const std::map<std::string, int64_t> slots = {
+      {"gpt3-175b", 16 + 15 + 8}, {"gpt3-530b", 70 + 69 + 35}, {"gpt3-1t", 64}};
+  ASSERT_EQ(rows.size(), 4u);
+  for (const StageActivationRow& r : rows) {
+    const ModelConfig model = named_model(r.name);
+    const double sbh = 2048.0 * static_cast<double>(r.name == "gpt3-22b" ? 4 : 1) * static_cast<double>(model.hidden);
+    const double a_layer = (20 + 4 * static_cast<double>(model.heads) / static_cast<double>(model.hidden)) * sbh / 8;
+    const double p = static_cast<double>(r.p), v = static_cast<double>(r.v);
+    const double layers =
+        static_cast<double>(r.layers) / (p * v) * static_cast<double>(r.slots);  // times micro-batches
+    EXPECT_NEAR(r.paper_layers / sbh * 8, 34 * static_cast<double>(r.layers) * (r.v > 1 ? 1 + (p - 1) / (p * v) : 1),
+                1e-6)
+        << r.name;
+    if (r.p > 1) {
+      // p, or p v + p - 1 chunks' worth, are in flight at once; each chunk has slots for the most that it has itself.
+      EXPECT_EQ(r.slots, slots.at(r.name)) << r.name;
+      EXPECT_GE(r.slots, r.v > 1 ? r.p * r.v + r.p - 1 : r.p) << r.name;
+      EXPECT_NEAR(static_cast<double>(r.ours) / (layers * a_layer), 1, 0.06) << r.name;
+    }
+    EXPECT_LT(static_cast<double>(r.ours), r.paper) << r.name;
+    EXPECT_GT(r.stage_bytes, r.ours) << r.name;
+  }
 }
 
 }  // namespace

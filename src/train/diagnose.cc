@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "exec/logical_states.h"
+#include "train/stage_report.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -59,6 +60,18 @@ void copy_params(Executor& from, Executor& to) {
   }
 }
 
+// Of the plan of these settings, of a pipeline its largest stage's; nothing where they have none.
+std::optional<int64_t> planned_bytes(const ModelConfig& model, const RunConfig& config, const Target& target) {
+  if (config.pipeline == 1) return compile_training(model, stepper_options(config, target)).total_bytes();
+  try {
+    validate(config);
+    return plan_stages(model, config, target, /*verify=*/false).largest().rank.total_bytes;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kUnsupported) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
@@ -90,9 +103,10 @@ std::string settings_that_fit(const ModelConfig& model, const RunConfig& config,
                               int64_t available) {
   std::string fitting;
   const auto try_out = [&](const std::string& change, const RunConfig& changed) {
-    const int64_t bytes = compile_training(model, stepper_options(changed, target)).total_bytes();
-    if (bytes <= available) fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", change, bytes);
-    return bytes <= available;
+    const std::optional<int64_t> bytes = planned_bytes(model, changed, target);
+    if (!bytes || *bytes > available) return false;
+    fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", change, *bytes);
+    return true;
   };
   RunConfig changed = config;
   const bool codes = compile_options(config, target).recipe.scaling != Scaling::kNone;
@@ -112,13 +126,34 @@ std::string settings_that_fit(const ModelConfig& model, const RunConfig& config,
     changed.micro_batch = n, changed.global_batch = together;
     if (try_out(fmt::format("train.micro_batch={} with train.global_batch={}", n, together), changed)) break;
   }
+  if (config.pipeline > 1) {
+    changed = config;
+    for (int64_t n = 2 * config.pipeline; n * config.chunks <= model.layers; n *= 2) {
+      changed.pipeline = n;
+      if (try_out(fmt::format("parallel.pipeline={}", n), changed)) break;
+    }
+    changed = config;
+    for (int64_t n = 2 * std::max<int64_t>(config.tensor, 1); n <= model.heads; n *= 2) {
+      changed.tensor = n;
+      if (try_out(fmt::format("parallel.tensor={}", n), changed)) break;
+    }
+  }
   if (!fitting.empty()) return fitting;
+  changed = config;
   changed.micro_batch = 1, changed.global_batch = together;
   changed.recompute = "full", changed.transposes = "on-demand";
   try_out(fmt::format("train.micro_batch=1 with train.global_batch={}, recompute=full{} together", together,
                       codes ? ", precision.transposes=on-demand" : ""),
           changed);
   return fitting;
+}
+
+std::string none_fits(const RunConfig& config) {
+  return fmt::format(
+      "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on demand{}; none "
+      "makes "
+      "it fit",
+      config.pipeline > 1 ? ", and alone more stages and tensor ranks" : "");
 }
 
 }  // namespace octet

@@ -18,8 +18,10 @@ std::string first_non_finite_value(const ModelSpec& model, const StepperOptions&
 std::string last_non_finite_gradient(Executor& executor);
 
 // Which changes of settings would make the training plan fit into `available` bytes, in words with the bytes of each
-// plan: "recompute=selective needs 12 ... bytes". Tried are smaller micro-batches, recomputation and transposes.
+// plan: "recompute=selective needs 12 ... bytes". Tried are smaller micro-batches, recomputation and transposes; of a
+// pipeline, whose largest stage counts, also more stages and more tensor ranks.
 std::string settings_that_fit(const ModelConfig& model, const RunConfig& config, const Target& target,
                               int64_t available);
+std::string none_fits(const RunConfig& config);  // what to say where that is ""
 
 }  // namespace octet

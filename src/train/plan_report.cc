@@ -15,8 +15,6 @@
 
 namespace octet {
 
-namespace {
-
 std::string human_bytes(int64_t bytes) {
   double value = static_cast<double>(bytes);
   for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
@@ -26,7 +24,6 @@ std::string human_bytes(int64_t bytes) {
   return fmt::format("{:.5g} TiB", value);
 }
 
-// 124439808 -> "124.4M".
 std::string human_count(double count) {
   for (const char* unit : {"", "k", "M", "G"}) {
     if (count < 1000) return fmt::format("{:.4g}{}", count, unit);
@@ -34,6 +31,8 @@ std::string human_count(double count) {
   }
   return fmt::format("{:.4g}T", count);
 }
+
+namespace {
 
 std::string line(const char* what, int64_t bytes, const std::string& note = {}) {
   return fmt::format("  {:<34}{:>16}  {:>12}{}\n", what, bytes, human_bytes(bytes), note.empty() ? "" : "  " + note);
@@ -80,62 +79,44 @@ std::vector<PeakRow> peak_rows(const std::vector<LivePiece>& pieces) {
   return rows;
 }
 
-std::vector<CollectiveRow> collectives_of(const Program& program, const Target& target) {
-  std::vector<CollectiveRow> rows;
-  for (const Graph& graph : program.graphs()) {
-    if (graph.role() == GraphRole::kPrepare) continue;
-    for (const Node& node : graph.nodes()) {
-      if (!op_facts(node.op).collective || node.op == Op::kTakePart) continue;
-      CollectiveRow made{graph.name(), op_name(node.op), node.attr<std::string>("over")};
-      auto row = std::ranges::find_if(rows, [&](const CollectiveRow& other) {
-        return other.graph == made.graph && other.op == made.op && other.over == made.over;
-      });
-      if (row == rows.end()) row = rows.insert(row, std::move(made));
-      const double bytes = op_facts(node.op).cost(graph, node).bytes;
-      ++row->calls;
-      row->bytes += bytes;
-      if (target.link_bytes_per_second > 0) row->seconds += target.link_latency + bytes / target.link_bytes_per_second;
-    }
-  }
-  return rows;
-}
-
 }  // namespace
 
-PlanReport report_plan(const Plan& plan, double compile_seconds) {
-  check(plan.program.mesh()[Axis::kPipeline] == 1, ErrorCode::kUnsupported,
-        "parallel.pipeline={}: plans of stages are not reported: set parallel.pipeline=1",
-        plan.program.mesh()[Axis::kPipeline]);
-  PlanReport r;
-  r.compile_seconds = compile_seconds;
+void add_collectives(const Graph& graph, const Target& target, const std::string& name, int64_t runs,
+                     std::vector<CollectiveRow>& rows) {
+  for (const Node& node : graph.nodes()) {
+    if (!op_facts(node.op).collective || node.op == Op::kTakePart) continue;
+    CollectiveRow made{name, op_name(node.op), node.attr<std::string>("over")};
+    auto row = std::ranges::find_if(rows, [&](const CollectiveRow& other) {
+      return other.graph == made.graph && other.op == made.op && other.over == made.over;
+    });
+    if (row == rows.end()) row = rows.insert(row, std::move(made));
+    const double bytes = op_facts(node.op).cost(graph, node).bytes, times = static_cast<double>(runs);
+    row->calls += runs;
+    row->bytes += times * bytes;
+    if (target.link_bytes_per_second > 0)
+      row->seconds += times * (target.link_latency + bytes / target.link_bytes_per_second);
+  }
+}
+
+void report_bytes(const Plan& plan, PlanReport& r) {
   const Program& program = plan.program;
-  for (const LogicalState& tensor : logical_states(program))
-    if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
   r.mesh = program.mesh();
   for (const StateEntry& entry : program.states())
-    if (entry.role == StateRole::kMaster) r.rank_parameters += entry.type.shape.elements();
-  r.collectives = collectives_of(program, plan.target);
-  const Graph& train = *program.find_graph(GraphRole::kTrain);
-  Value ids = train.find_leaf(Op::kInput, "ids");
-  r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
-  auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
-  r.active_parameters = r.parameters - inactive_parameters(train, r.tokens);
-  r.forward_flops = per_token(Phase::kForward);
-  r.backward_flops = per_token(Phase::kBackward);
-  r.recompute_flops = per_token(Phase::kRecompute);
+    if (entry.role == StateRole::kMaster && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
   r.weight_bytes = program.state_bytes({StateRole::kMaster});
   r.compute_bytes = program.state_bytes({StateRole::kCompute, StateRole::kCodes, StateRole::kScaleInv});
   r.moment_bytes = program.state_bytes({StateRole::kMoment});
   r.gradient_bytes = program.state_bytes({StateRole::kGradient, StateRole::kAmax, StateRole::kBuffer});
   r.scale_bytes = program.state_bytes({StateRole::kScale, StateRole::kAmaxHistory});
-  const GraphPlan& graph_plan = plan.graphs.at(train.name());
-  r.activation_bytes = graph_plan.saved_bytes;
+  r.transfer_bytes = program.state_bytes({StateRole::kTransfer});
+  const int64_t kept_in_arena = plan.graphs.at(program.find_graph(GraphRole::kTrain)->name()).saved_bytes;
+  r.activation_bytes = kept_in_arena + program.state_bytes({StateRole::kSaved});
   r.workspace_bytes = plan.workspace_bytes;
-  r.transient_bytes = plan.arena_bytes - plan.workspace_bytes - r.activation_bytes;
+  r.transient_bytes = plan.arena_bytes - plan.workspace_bytes - kept_in_arena;
   r.input_bytes = plan.input_bytes;
   r.total_bytes = plan.total_bytes();
   r.padding_bytes = plan.state_bytes;
-  for (const StateEntry& entry : program.states()) r.padding_bytes -= entry.type.bytes();
+  for (const StateEntry& entry : program.states()) r.padding_bytes -= entry.type.bytes() * entry.slots;
   const Graph& fullest = peak_graph(plan);
   const GraphPlan& fullest_plan = plan.graphs.at(fullest.name());
   if (fullest_plan.peak_node != NodeId::kNone) {
@@ -144,7 +125,32 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
     r.peak = peak_rows(live_at_peak(plan, fullest));
   }
   for (const Graph& graph : program.graphs()) r.nodes += graph.size();
-  r.saved = saved_for_backward(train);
+}
+
+void report_model(const Program& whole, PlanReport& r) {
+  for (const LogicalState& tensor : logical_states(whole))
+    if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
+  const Graph& train = *whole.find_graph(GraphRole::kTrain);
+  Value ids = train.find_leaf(Op::kInput, "ids");
+  r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
+  auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
+  r.active_parameters = r.parameters - inactive_parameters(train, r.tokens);
+  r.forward_flops = per_token(Phase::kForward);
+  r.backward_flops = per_token(Phase::kBackward);
+  r.recompute_flops = per_token(Phase::kRecompute);
+}
+
+PlanReport report_plan(const Plan& plan, double compile_seconds) {
+  const Program& program = plan.program;
+  check(program.mesh()[Axis::kPipeline] == 1, ErrorCode::kInternal, "a plan of one stage of {} is no plan of the model",
+        program.mesh()[Axis::kPipeline]);
+  PlanReport r;
+  r.compile_seconds = compile_seconds;
+  report_model(program, r);
+  report_bytes(plan, r);
+  for (const Graph& graph : program.graphs())
+    if (graph.role() != GraphRole::kPrepare) add_collectives(graph, plan.target, graph.name(), 1, r.collectives);
+  r.saved = saved_for_backward(*program.find_graph(GraphRole::kTrain));
   return r;
 }
 
@@ -165,24 +171,35 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
   return report;
 }
 
-std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
-  std::string out = fmt::format(
+std::string model_line(const PlanReport& r, const ModelConfig& m) {
+  return fmt::format(
       "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters{}\n", m.architecture,
       m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)),
       r.active_parameters == r.parameters
           ? ""
           : fmt::format(", {} of them active a token", human_count(static_cast<double>(r.active_parameters))));
-  if (r.mesh.ranks() > 1) {
-    std::string axes;
-    for (Axis axis : kAllAxes)
-      if (r.mesh[axis] > 1) axes += fmt::format("{}{}={}", axes.empty() ? "" : " ", axis_name(axis), r.mesh[axis]);
+}
+
+std::string flops_line(const PlanReport& r) {
+  return fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
+                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
+}
+
+std::string axes_text(const Mesh& mesh) {
+  std::string axes;
+  for (Axis axis : kAllAxes)
+    if (mesh[axis] > 1) axes += fmt::format("{}{}={}", axes.empty() ? "" : " ", axis_name(axis), mesh[axis]);
+  return axes;
+}
+
+std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
+  std::string out = model_line(r, m);
+  if (r.mesh.ranks() > 1)
     out += fmt::format("ranks     {} ({}), all alike: each holds {} parameters; what follows is of one\n",
-                       r.mesh.ranks(), axes, human_count(static_cast<double>(r.rank_parameters)));
-  }
+                       r.mesh.ranks(), axes_text(r.mesh), human_count(static_cast<double>(r.rank_parameters)));
   out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
                      r.tokens, r.nodes, r.compile_seconds);
-  out += fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
-                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
+  out += flops_line(r);
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
   out += "bytes\n";
   out += line("weights (float32 masters)", r.weight_bytes);
@@ -228,8 +245,6 @@ std::string peak_text(const PlanReport& r) {
   return out;
 }
 
-namespace {
-
 std::string collectives_json(const std::vector<CollectiveRow>& rows) {
   nlohmann::json list = nlohmann::json::array();
   for (const CollectiveRow& row : rows)
@@ -242,20 +257,23 @@ std::string collectives_json(const std::vector<CollectiveRow>& rows) {
   return list.dump();
 }
 
-}  // namespace
+std::string bytes_json(const PlanReport& r) {
+  return fmt::format(
+      "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
+      "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
+      "\"padding_bytes\": {}",
+      r.weight_bytes, r.compute_bytes, r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes,
+      r.transient_bytes, r.workspace_bytes, r.input_bytes, r.padding_bytes);
+}
 
 std::string to_json(const PlanReport& r) {
   return fmt::format(
       "{{\"parameters\": {}, \"active_parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, "
-      "\"recompute_flops\": {}, "
-      "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
-      "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
-      "\"padding_bytes\": {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
+      "\"recompute_flops\": {}, {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
-      r.parameters, r.active_parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, r.weight_bytes,
-      r.compute_bytes, r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes, r.transient_bytes,
-      r.workspace_bytes, r.input_bytes, r.padding_bytes, r.mesh.ranks(), r.rank_parameters,
-      collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
+      r.parameters, r.active_parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, bytes_json(r),
+      r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds,
+      nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

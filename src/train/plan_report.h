@@ -39,7 +39,8 @@ struct PlanReport {
   double backward_flops = 0;   // per token, without recomputation
   double recompute_flops = 0;  // per token
   int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
-  int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum
+  int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum; of a stage in all its slots
+  int64_t transfer_bytes = 0;    // of a stage: places for what it sends and receives
   int64_t transient_bytes = 0;   // the rest of the arena's peak
   int64_t workspace_bytes = 0, input_bytes = 0;
   int64_t padding_bytes = 0;  // states begin at the target's alignment
@@ -55,11 +56,27 @@ struct PlanReport {
 };
 
 PlanReport report_plan(const Plan& plan, double compile_seconds);
+// Of them, what a pipeline's stage has too: its bytes, ranks and nodes; and what the model says of itself.
+void report_bytes(const Plan& plan, PlanReport& report);
+void report_model(const Program& whole, PlanReport& report);
 // Builds, compiles and reports without allocating any tensor.
 PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target);
+
+// Adds the collectives of a graph, which a step runs so many times, to rows of their own kind, under this name.
+void add_collectives(const Graph& graph, const Target& target, const std::string& name, int64_t runs,
+                     std::vector<CollectiveRow>& rows);
 
 std::string to_text(const PlanReport& report, const ModelConfig& model, const Target& target);
 std::string to_json(const PlanReport& report);
 std::string peak_text(const PlanReport& report);
+
+// Parts of the text that plans of stages share.
+std::string human_bytes(int64_t bytes);
+std::string human_count(double count);  // 124439808 -> "124.4M"
+std::string model_line(const PlanReport& report, const ModelConfig& model);
+std::string flops_line(const PlanReport& report);
+std::string axes_text(const Mesh& mesh);           // "tp=2 pp=4"
+std::string bytes_json(const PlanReport& report);  // members "weight_bytes" to "padding_bytes"
+std::string collectives_json(const std::vector<CollectiveRow>& rows);
 
 }  // namespace octet

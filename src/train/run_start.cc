@@ -190,11 +190,13 @@ void Run::build() {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     const std::string fitting = settings_that_fit(model_, config_, target, free_memory(target.device, options_.cuda));
-    fail(error.code(), "{}; {}", error.message(),
-         fitting.empty()
-             ? "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on "
-               "demand; none makes it fit"
-             : "of the settings that need less: " + fitting);
+    const Parallel& parallel = options_.compile.parallel;
+    const std::string stage = parallel.mesh[Axis::kPipeline] > 1
+                                  ? fmt::format("stage {} of {}: ", links_.ranks->coordinate()[Axis::kPipeline],
+                                                parallel.mesh[Axis::kPipeline])
+                                  : "";
+    fail(error.code(), "{}{}; {}", stage, error.message(),
+         fitting.empty() ? none_fits(config_) : "of the settings that need less: " + fitting);
   }
   result_.planned_bytes = stepper_->plan().total_bytes();
   result_.allocated_bytes = stepper_->executor().allocated_bytes();

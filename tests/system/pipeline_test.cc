@@ -178,6 +178,20 @@ TEST_F(Pipeline, RefusesWhatHasNoStages) {
   EXPECT_NE(refusal(config).find("choose a recipe"), std::string::npos) << refusal(config);
 }
 
+// A stage that the memory does not hold is named, with its bytes and what was tried.
+TEST_F(Pipeline, AStageThatDoesNotFitIsNamed) {
+  RunConfig config = config_of({.name = "large", .pipeline = 2}, "llama", "bf16");
+  config.hidden = 65536, config.head_dim = 64, config.intermediate = 4194304;  // tens of TiB
+  try {
+    train(config, {.free_disk = int64_t{1} << 62});
+    FAIL() << "a machine of this size?";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.message();
+    for (const char* part : {"stage ", " of 2: ", " bytes", "more stages and tensor ranks; none makes it fit"})
+      EXPECT_NE(error.message().find(part), std::string::npos) << part << " in " << error.message();
+  }
+}
+
 // An error of one stage within a step ends the others, and earlier checkpoints stay sound.
 TEST_F(Pipeline, AnErrorOfAStageEndsTheRun) {
   RunConfig config = config_of({.name = "failing", .pipeline = 2}, "llama", "fp32");

@@ -7,7 +7,9 @@
 #include "exec/executor.h"
 #include "octet/commands.h"
 #include "train/activation_table.h"
+#include "train/diagnose.h"
 #include "train/plan_report.h"
+#include "train/stage_report.h"
 
 namespace octet {
 namespace {
@@ -15,7 +17,7 @@ namespace {
 struct Options {
   RunOptions run;
   std::string target = "cpu";
-  bool json = false, list_models = false, activations = false, saved = false, peak = false;
+  bool json = false, list_models = false, activations = false, stages = false, saved = false, peak = false;
 };
 
 Target find_target(const std::string& name) {
@@ -33,6 +35,18 @@ void list_models() {
   }
 }
 
+void run_plan_of_stages(const Options& options, const ModelConfig& model, const RunConfig& config,
+                        const Target& target) {
+  check(!options.saved, ErrorCode::kInvalidArgument,
+        "--saved lists what one graph keeps, and stages have several: leave it out, or set parallel.pipeline=1");
+  const PipelineReport report = plan_stages(model, config, target);
+  std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
+  if (options.peak) fmt::print("{}", peak_text(report.largest().rank));
+  if (options.json || target.memory_bytes == 0 || report.largest().rank.total_bytes <= target.memory_bytes) return;
+  const std::string fitting = settings_that_fit(model, config, target, target.memory_bytes);
+  fmt::print("{}\n", fitting.empty() ? none_fits(config) : "of the settings that fit: " + fitting);
+}
+
 void run_plan(const Options& options) {
   if (options.list_models) return list_models();
   Target target = find_target(options.target);
@@ -41,6 +55,10 @@ void run_plan(const Options& options) {
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
   if (anything || !options.activations) read_run_options(options.run, config, settings);
+  if (options.activations && options.stages) {
+    std::fputs(to_text(stage_activation_table(config.recipe, target)).c_str(), stdout);
+    return;
+  }
   if (options.activations) {
     const CompileOptions compile = compile_options(config, target);
     std::fputs(to_text(activation_table(compile.recipe, target, compile.parallel), options.saved).c_str(), stdout);
@@ -48,6 +66,7 @@ void run_plan(const Options& options) {
   }
   validate(config);
   ModelConfig model = resolve_model(config, 0);
+  if (config.pipeline > 1) return run_plan_of_stages(options, model, config, target);
   PlanReport report = plan_training(model, config, target);
   std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
   if (options.peak) fmt::print("{}", peak_text(report));
@@ -66,8 +85,11 @@ void add_plan_command(CLI::App& app) {
   octet plan configs/gpt2_124m.yaml
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak
+  octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 train.global_batch=64 \
+    parallel.pipeline=8 parallel.chunks=3 parallel.tensor=8 parallel.sequence=true recompute=selective --target h200
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
   octet plan --activations parallel.tensor=8 parallel.sequence=true             the same of one of 8 ranks
+  octet plan --activations --stages --target h200                               of a first stage in the paper's meshes
   octet plan --list-models)");
   add_run_options(*command, options->run);
   command->add_option("--target", options->target, "cpu, h200 or a target file");
@@ -75,6 +97,8 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations,
                     "activation bytes per layer compared with the published formulas");
+  command->add_flag("--stages", options->stages,
+                    "with --activations: of the first stage of their pipelines, in all its micro-batches");
   command->add_flag("--json", options->json, "print one JSON object");
   command->add_flag("--list-models", options->list_models, "list the named sizes");
   command->callback([options] { run_plan(*options); });
