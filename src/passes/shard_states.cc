@@ -161,7 +161,7 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
     case StateRole::kCodes: return codes;
     case StateRole::kZero:
     case StateRole::kScaleInv: {
-      const Layout scales = scale_layout(program, entry, codes);
+      Layout scales = scale_layout(program, entry, codes);
       for (const Layout::Cut& cut : scales.cuts)
         check(entry.type.shape[cut.dim] % parallel_.mesh[cut.axis] == 0, ErrorCode::kInvalidArgument,
               "{}: its {} groups of one scale do not divide among {} ranks: use fewer ranks, smaller groups, or a "
