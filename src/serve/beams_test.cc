@@ -69,7 +69,8 @@ TEST(Beams, ChatsAndGuidedTextsToo) {
   guided.erase("stop_token_ids");
   const Answer answer = server.complete(guided);
   ASSERT_EQ(answer.status, 200) << answer.body;
-  for (const Json& choice : answer.json()["choices"])
+  const Json reply = answer.json();
+  for (const Json& choice : reply["choices"])
     EXPECT_EQ(choice["text"].get<std::string>().find_first_not_of("ab"), std::string::npos) << choice.dump();
   server.engine->drain();
   EXPECT_EQ(server.engine->stats().kv_blocks_used, 0);
