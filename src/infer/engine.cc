@@ -140,6 +140,11 @@ void check_same_vocabulary(const std::string& draft, const Tokenizer* own, const
         known ? tokenizer->fingerprint() : fmt::format("{} tokens", size));
 }
 
+// What is known of a draft's vocabulary besides its size: a llama2.c file has no tokenizer beside it.
+std::unique_ptr<Tokenizer> draft_tokenizer(const std::string& draft) {
+  return is_folder(draft) ? open_tokenizer(draft, {.needs_tokenizer = false}) : nullptr;
+}
+
 // Before the verifying model's runner, which takes the memory that is left. Null: no speculation.
 std::unique_ptr<Drafter> open_drafter(const EngineOptions& o, const ModelConfig& model, const ServingOptions& serving,
                                       const Tokenizer* tokenizer) {
@@ -157,7 +162,7 @@ std::unique_ptr<Drafter> open_drafter(const EngineOptions& o, const ModelConfig&
   }
   const auto weights = open_weights(o.draft);
   const ModelConfig& draft = weights->config();
-  const auto own = open_tokenizer(o.draft, {.needs_tokenizer = false});
+  const auto own = draft_tokenizer(o.draft);
   check_same_vocabulary(o.draft, own.get(), tokenizer, draft.vocab_size, model.vocab_size);
   return std::make_unique<ModelDrafter>(
       make_runner(*weights, serving_options(draft_options(o, model, draft, serving), draft, weights.get())));

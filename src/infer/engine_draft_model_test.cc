@@ -155,5 +155,14 @@ TEST(EngineDraftOptions, ADraftOfAnotherVocabularyIsRefused) {
   EXPECT_NE(message.find("its vocabulary is another (characters-3"), std::string::npos) << message;
 }
 
+// A llama2.c file has no tokenizer that could be missing.
+TEST(EngineDraftOptions, ADraftInOneFileIsNotAskedForATokenizer) {
+  const std::string folder = test_data_path("tiny-models/stories260K"), model = folder + "/stories260K.bin";
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("tiny-models/stories260K");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(refusal(model, {.tokenizer = folder + "/tok512.bin", .draft = model}), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("warning"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace octet
