@@ -187,6 +187,17 @@ TEST(KvCache, CachesOfInt8HaveAScaleASlotAndHead) {
   EXPECT_EQ(type("v_scales"), fmt::format("f32[16,{}]", attention.kv_heads));
   EXPECT_EQ(cached_head_bytes(64, DType::kI8), 68);
   EXPECT_EQ(cache_groups(program.graph("decode")).size(), 8u) << "k, v and their scales of two layers are copied";
+  const auto read_bytes = [](const Program& of) {  // without queries and results
+    for (const Node& node : of.graph("decode").nodes())
+      if (node.op == Op::kPagedAttention) {
+        const NodeId id{static_cast<int32_t>(&node - of.graph("decode").nodes().data())};
+        return node_cost(of.graph("decode"), id).bytes - 2.0 * static_cast<double>(node.results[0].bytes());
+      }
+    return 0.0;
+  };
+  const Program plain = cached({.blocks = {2}, .block_size = 8, .blocks_per_sequence = 2, .cache_dtype = DType::kF32});
+  const double head = static_cast<double>(attention.head_dim);
+  EXPECT_EQ(read_bytes(program) / read_bytes(plain), (head + 4) / (4 * head)) << "scales are read too";
   EXPECT_EQ(parse_cache_dtype("int8"), DType::kI8);
   EXPECT_STREQ(cache_dtype_name(DType::kI8), "int8");
   EXPECT_THROW(parse_cache_dtype("i8"), Error);

@@ -58,9 +58,11 @@ Floor floor_of(const Graph& graph, const Target& target, double bytes_per_second
         add_product(*node.body, NodeId{static_cast<int32_t>(product - members.begin())}, node_cost(graph, id).bytes);
     } else if (node.op == Op::kPagedAttention) {
       double row_bytes = 0;
-      for (size_t side : {1, 2})
-        row_bytes +=
-            static_cast<double>(graph.shape(node.inputs[side]).cols() * dtype_bytes(graph.dtype(node.inputs[side])));
+      for (size_t side : {1, 2}) {
+        const TensorType& cache = graph.type(node.inputs[side]);
+        const int64_t heads = node.attr<int64_t>("kv_heads");
+        row_bytes += static_cast<double>(heads * cached_head_bytes(cache.shape.cols() / heads, cache.dtype));
+      }
       floor.cache += row_bytes * static_cast<double>(keys) / bytes_per_second;
     }
   }

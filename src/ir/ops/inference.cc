@@ -142,6 +142,7 @@ Cost paged_attention_cost(const Graph& graph, const Node& node) {
   if (window > 0) keys = std::min(keys, static_cast<double>(window));
   const TensorType& cache = input_type(graph, node, 1);
   double row_bytes = static_cast<double>(cache.shape[1] * dtype_bytes(cache.dtype));
+  if (has_row_scales(graph, node)) row_bytes += 4.0 * static_cast<double>(node.attr<int64_t>("kv_heads"));
   double bytes =
       2.0 * static_cast<double>(node.results[0].bytes()) + 2.0 * static_cast<double>(table[0]) * keys * row_bytes;
   return {4.0 * static_cast<double>(q.elements()) * keys, bytes};
