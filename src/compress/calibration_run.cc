@@ -13,52 +13,91 @@ namespace {
 
 constexpr int64_t kSampleRows = 512;  // tokens whose inputs are kept whole, for searches and errors
 
-// Statistics of one input, window after window.
+// Statistics of one input, or of one expert's, window after window.
 class Observer {
  public:
-  Observer(ObservedInput& to, int64_t tokens)
-      : to_(to), step_((tokens + kSampleRows - 1) / kSampleRows), tokens_(tokens) {
-    const auto width = static_cast<size_t>(to.input.width);
-    to.stats.width = to.input.width;
-    to.stats.max_abs.resize(width), to.stats.mean_abs.resize(width);
-    sums_.resize(width);
+  // `tokens`: about so many are expected.
+  Observer(InputStats& to, int64_t width, int64_t tokens) : to_(to), step_((tokens + kSampleRows - 1) / kSampleRows) {
+    to.width = width;
+    to.max_abs.resize(static_cast<size_t>(width)), to.mean_abs.resize(static_cast<size_t>(width));
+    sums_.resize(static_cast<size_t>(width));
   }
 
-  void add(std::span<const float> x, int64_t first) {  // [rows, K], of tokens first ..
-    const int64_t width = to_.input.width, rows = std::ssize(x) / width;
+  void add(std::span<const float> x) {  // [rows, K]
+    const int64_t width = to_.width, rows = std::ssize(x) / width;
     parallel_for(width, 256, [&](int64_t begin, int64_t end) {
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t k = begin; k < end; ++k) {
           const float size = std::abs(x[static_cast<size_t>(r * width + k)]);
           sums_[static_cast<size_t>(k)] += static_cast<double>(size);
-          to_.stats.max_abs[static_cast<size_t>(k)] = std::max(to_.stats.max_abs[static_cast<size_t>(k)], size);
+          to_.max_abs[static_cast<size_t>(k)] = std::max(to_.max_abs[static_cast<size_t>(k)], size);
         }
     });
-    for (int64_t r = (step_ - first % step_) % step_; r < rows; r += step_) {
+    for (int64_t r = (step_ - seen_ % step_) % step_; r < rows && to_.rows < 2 * kSampleRows; r += step_, ++to_.rows) {
       const auto row = x.subspan(static_cast<size_t>(r * width), static_cast<size_t>(width));
-      to_.stats.sample.insert(to_.stats.sample.end(), row.begin(), row.end());
+      to_.sample.insert(to_.sample.end(), row.begin(), row.end());
     }
+    seen_ += rows;
   }
 
-  void finish() {
+  void finish(const std::string& gemm) {
     for (size_t k = 0; k < sums_.size(); ++k) {
       check(std::isfinite(sums_[k]), ErrorCode::kInvalidArgument,
             "input {} of {} is not finite on the calibration text: the weights in front of it overflow float32, or are "
             "damaged",
-            k, to_.input.gemms[0]);
-      to_.stats.mean_abs[k] = static_cast<float>(sums_[k] / static_cast<double>(tokens_));
+            k, gemm);
+      to_.mean_abs[k] = static_cast<float>(sums_[k] / static_cast<double>(std::max<int64_t>(seen_, 1)));
     }
-    to_.stats.rows = std::ssize(to_.stats.sample) / to_.input.width;
+  }
+
+ private:
+  InputStats& to_;
+  int64_t step_, seen_ = 0;  // tokens
+  std::vector<double> sums_;
+};
+
+// All of one input: of the experts' rows each has its own.
+class InputObserver {
+ public:
+  InputObserver(ObservedInput& to, int64_t tokens, int64_t rows) : to_(to) {
+    const int64_t parts = std::max<int64_t>(to.input.experts, 1);
+    to.stats.resize(static_cast<size_t>(parts));
+    for (InputStats& stats : to.stats)
+      parts_.emplace_back(stats, to.input.width, to.input.experts > 0 ? rows / parts + 1 : tokens);
+  }
+  void add(std::span<const float> x, std::span<const int32_t> offsets) {
+    if (offsets.empty()) return parts_[0].add(x);
+    for (size_t e = 0; e < parts_.size(); ++e) {
+      const auto width = static_cast<size_t>(to_.input.width), first = static_cast<size_t>(offsets[e]);
+      parts_[e].add(x.subspan(first * width, (static_cast<size_t>(offsets[e + 1]) - first) * width));
+    }
+  }
+  void finish() {
+    for (Observer& part : parts_) part.finish(to_.input.gemms[0]);
   }
 
  private:
   ObservedInput& to_;
-  int64_t step_, tokens_;
-  std::vector<double> sums_;
+  std::vector<Observer> parts_;
 };
 
 std::string x_name(const LinearInput& input) { return "x." + input.gemms[0]; }
 std::string gram_name(const LinearInput& input) { return "gram." + input.gemms[0]; }
+std::string offsets_name(const LinearInput& input) { return "offsets." + input.gemms[0]; }
+
+// The input's second moments, with those of earlier windows.
+void add_gram(Builder& builder, const LinearInput& input) {
+  const int64_t width = input.width;
+  const bool grouped = input.experts > 0;
+  const Value gram =
+      builder.state(gram_name(input), {DType::kF32, {std::max<int64_t>(input.experts, 1) * width, width}});
+  const Value sum =
+      grouped
+          ? Value{builder.emit(Op::kGroupedMatmulWgrad, {input.x, input.x, input.offsets, gram}, {}, gram_name(input)),
+                  0}
+          : builder.add(gram, builder.matmul(input.x, input.x, /*trans_a=*/true, /*trans_b=*/false));
+  builder.update(gram_name(input), sum);
+}
 
 }  // namespace
 
@@ -98,7 +137,7 @@ CalibrationRun::CalibrationRun(const WeightSource& weights, const std::vector<in
   batch_.add("x", {DType::kF32, {length, hidden_}}, /*optional=*/true);
   const auto next_ids = [&] { std::copy_n(ids.begin() + window++ * length_, length_, batch_.ints("ids").begin()); };
   next_ids();
-  for_each_window(*executor, "embedding", /*advance=*/true, [&](int64_t) {
+  for_each_window(*executor, "embedding", /*advance=*/true, [&] {
     if (window < windows_) next_ids();
   });
 }
@@ -107,7 +146,7 @@ std::unique_ptr<Executor> CalibrationRun::load(Graph graph, const WeightSource& 
   return load_graph(std::move(graph), {.target = target_, .recipe = parse_recipe("fp32")}, weights);
 }
 
-// after(first token) once a window has run.
+// after() once a window has run.
 template <typename Fn>
 void CalibrationRun::for_each_window(Executor& executor, const std::string& graph, bool advance, const Fn& after) {
   const int64_t count = length_ * hidden_;
@@ -116,7 +155,7 @@ void CalibrationRun::for_each_window(Executor& executor, const std::string& grap
     std::copy_n(states, count, batch_.tensors.at("x").values<float>().begin());
     write_inputs(executor, graph, batch_);
     executor.run(graph);
-    after(w * length_);
+    after();
     if (advance) std::ranges::copy(output_as<float>(executor, graph, "y"), states);
   }
 }
@@ -128,32 +167,37 @@ std::vector<ObservedInput> CalibrationRun::observe(const LayerGraph& layer, cons
   std::vector<ObservedInput> observed;
   for (const LinearInput& input : layer.inputs) {
     builder.output(x_name(input), input.x);
+    if (input.experts > 0) builder.output(offsets_name(input), input.offsets);
+    if (grams) add_gram(builder, input);
     observed.push_back({.input = input, .stats = {}, .gram = {}});
-    if (!grams) continue;
-    const Value gram = builder.state(gram_name(input), {DType::kF32, {input.width, input.width}});
-    builder.update(gram_name(input),
-                   builder.add(gram, builder.matmul(input.x, input.x, /*trans_a=*/true, /*trans_b=*/false)));
   }
-  std::vector<Observer> observers;
+  std::vector<InputObserver> observers;
   observers.reserve(observed.size());
-  for (ObservedInput& input : observed) observers.emplace_back(input, windows_ * length_);
+  for (ObservedInput& input : observed)
+    observers.emplace_back(input, windows_ * length_, windows_ * layer.graph.shape(input.input.x)[0]);
+  if (grams) graph.set_stage(Stage::kGradient);  // where experts' second moments have their op
   const auto executor = load(std::move(graph), weights);
-  for_each_window(*executor, "layer", advance, [&](int64_t first) {
-    for (size_t i = 0; i < observed.size(); ++i)
-      observers[i].add(output_as<float>(*executor, "layer", x_name(observed[i].input)), first);
+  for_each_window(*executor, "layer", advance, [&] {
+    for (size_t i = 0; i < observed.size(); ++i) {
+      const LinearInput& input = observed[i].input;
+      std::span<const int32_t> offsets;
+      if (input.experts > 0) offsets = output_as<int32_t>(*executor, "layer", offsets_name(input));
+      observers[i].add(output_as<float>(*executor, "layer", x_name(input)), offsets);
+    }
   });
   for (size_t i = 0; i < observed.size(); ++i) {
     observers[i].finish();
     if (!grams) continue;
-    observed[i].gram.resize(static_cast<size_t>(observed[i].input.width * observed[i].input.width));
-    executor->read_state(gram_name(observed[i].input), std::as_writable_bytes(std::span(observed[i].gram)));
+    const LinearInput& input = observed[i].input;
+    observed[i].gram.resize(static_cast<size_t>(std::max<int64_t>(input.experts, 1) * input.width * input.width));
+    executor->read_state(gram_name(input), std::as_writable_bytes(std::span(observed[i].gram)));
   }
   return observed;
 }
 
 void CalibrationRun::advance(const LayerGraph& layer, const WeightSource& weights) {
   const auto executor = load(layer.graph, weights);
-  for_each_window(*executor, "layer", /*advance=*/true, [](int64_t) {});
+  for_each_window(*executor, "layer", /*advance=*/true, [] {});
 }
 
 }  // namespace octet

@@ -19,8 +19,8 @@ std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t sam
 
 struct ObservedInput {
   LinearInput input;
-  InputStats stats;
-  std::vector<float> gram;  // X^T X [K, K] over all tokens; empty unless asked for
+  std::vector<InputStats> stats;  // one; of experts, one of each
+  std::vector<float> gram;        // X^T X [K, K] over all tokens, of experts [E, K, K]; empty unless asked for
 };
 
 class CalibrationRun {

@@ -62,14 +62,16 @@ class LayerWeights : public WeightSource {
     config_ = config;
   }
   ParamView view(const std::string& param, const Shape& shape) const override {
+    std::vector<ParamView> parts;
     for (const CheckpointTensor& tensor : list_) {
       const auto i = static_cast<size_t>(std::ranges::find(tensor.params, param) - tensor.params.begin());
       if (i == tensor.params.size()) continue;
       const std::string name = path_ + ": " + param;
-      return packed_.holds(tensor.name) ? packed_.view(tensor, i, name)
-                                        : view_of(tensor, i, tensors_.read(tensor.name), name);
+      parts.push_back(packed_.holds(tensor.name) ? packed_.view(tensor, i, name)
+                                                 : view_of(tensor, i, tensors_.read(tensor.name), name));
     }
-    fail(ErrorCode::kInternal, "no checkpoint tensor holds parameter {} {}", param, to_string(shape));
+    check(!parts.empty(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {} {}", param, to_string(shape));
+    return stacked(parts);
   }
 
  private:
@@ -171,7 +173,8 @@ class FolderRun {
     if (gptq()) pass_layer(layer, text);
   }
 
-  void write_part(int64_t part, const WeightSource& weights, const std::map<std::string, GroupCodes>& codes) const {
+  void write_part(int64_t part, const WeightSource& weights,
+                  const std::map<std::string, std::vector<GroupCodes>>& codes) const {
     std::map<std::string, std::vector<std::byte>> bytes;
     std::vector<NamedType> types;
     const auto add = [&](const NamedType& type, std::vector<std::byte> content) {
@@ -183,14 +186,14 @@ class FolderRun {
       for (const std::string& param : tensor.params)
         if (const auto found = codes.find(param.substr(0, param.rfind('.')));
             found != codes.end() && param.ends_with(".weight"))
-          members.push_back(found->second);
+          members.push_back(found->second.at(static_cast<size_t>(tensor.part)));
       if (!members.empty()) {
         for (StoredTensor& stored : packed_tensors(tensor, members)) add(stored.type, std::move(stored.bytes));
         continue;
       }
       const Shape shape = tensor_shape(tensor, shapes_);
       const std::vector<float> values = join_params(tensor, shape.elements(), [&](size_t i) {
-        return weights.read(tensor.params[i], shapes_.at(tensor.params[i]));
+        return read_part(weights.view(tensor.params[i], shapes_.at(tensor.params[i])), tensor.part, tensor.parts);
       });
       add({tensor.name, {options_.rest, shape}}, stored_bytes(tensor, shape, values, options_.rest));
     }
@@ -199,7 +202,7 @@ class FolderRun {
     writer.finish();
   }
 
-  // Modules of linears that stay, as the folder calls them, and the head.
+  // Modules of linears that stay, as the folder calls them, routers among them, and the head.
   std::vector<std::string> ignored_modules() const {
     std::set<std::string> kept;
     for (const LinearReport& linear : report())
@@ -207,7 +210,8 @@ class FolderRun {
     const std::string head = head_tensor(source_.config());
     std::vector<std::string> modules = {head.substr(0, head.rfind('.'))};
     for (const CheckpointTensor& tensor : tensors_)
-      if (kept.contains(tensor.params[0])) modules.push_back(tensor.name.substr(0, tensor.name.rfind('.')));
+      if (kept.contains(tensor.params[0]) || tensor.params[0].ends_with("router.weight"))
+        modules.push_back(tensor.name.substr(0, tensor.name.rfind('.')));
     return modules;
   }
 
@@ -223,7 +227,8 @@ class FolderRun {
     for (const auto& layer : done_) {
       Json entries = Json::array();
       for (const LinearReport& linear : layer)
-        entries.push_back({{"gemm", linear.gemm}, {"error", linear.error}, {"kept", linear.kept}});
+        entries.push_back(
+            {{"gemm", linear.gemm}, {"error", linear.error}, {"kept", linear.kept}, {"unseen", linear.unseen}});
       layers.push_back(entries);
     }
     write_file(folder_ + kJournal, Json{{"settings", settings_}, {"layers", layers}}.dump(1) + "\n");
@@ -241,7 +246,8 @@ class FolderRun {
               folder_, key, journal.at("settings").at(key).dump(), value.dump());
       for (const Json& layer : journal.at("layers")) {
         std::vector<LinearReport>& entries = done_.emplace_back();
-        for (const Json& entry : layer) entries.push_back({entry.at("gemm"), entry.at("error"), entry.at("kept")});
+        for (const Json& entry : layer)
+          entries.push_back({entry.at("gemm"), entry.at("error"), entry.at("kept"), entry.at("unseen")});
       }
     } catch (const Json::exception& error) {
       fail(ErrorCode::kCorrupt, "{}: {}: remove the folder and begin again", path, error.what());
@@ -278,9 +284,6 @@ void check_compress_options(const WeightSource& source, const CompressRule& rule
       source.config().architecture != "llama" || !source.config().rope.interleaved, ErrorCode::kUnsupported,
       "a llama2.c file turns neighbouring elements of heads, folders halves of them: quantize the Hugging Face folder "
       "of this model");
-  check(source.config().experts.count == 0, ErrorCode::kUnsupported,
-        "{}: {} experts a layer: folders of mixtures are quantized to FP8 (--to fp8) alone",
-        source.config().architecture, source.config().experts.count);
   const ParamShapes shapes = param_shapes(source.config());
   const LinearLayout layout = linear_layout(source.config());
   for (const std::string& word : rule.keep)

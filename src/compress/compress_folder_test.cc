@@ -56,11 +56,9 @@ std::map<std::string, std::string> contents(const std::string& folder) {
 
 TEST(CompressFolder, EveryFamilyIsNearItself) {
   for (const std::string& name : architectures()) {
-    const RandomWeights weights(small_model(name));
-    if (weights.config().experts.count > 0) {
-      EXPECT_THROW(check_compress_options(weights, options_of(CompressMethod::kGptq, 4, weights.config()).rule), Error);
-      continue;
-    }
+    ModelConfig config = small_model(name);
+    config.experts.per_token = config.experts.count;  // no rounding sends a token to other experts
+    const RandomWeights weights(config);
     const std::vector<float> plain = logits(weights);
     for (const auto& [method, bits] :
          {std::pair(CompressMethod::kGptq, 4), std::pair(CompressMethod::kSmoothQuant, 8)}) {
@@ -78,6 +76,53 @@ TEST(CompressFolder, EveryFamilyIsNearItself) {
       EXPECT_FALSE(has_interrupted_run(out.path()));
     }
   }
+}
+
+// Each expert by the tokens that reach it; those that none reaches are told, and rounded to nearest. Routers stay.
+TEST(CompressFolder, ExpertsAreRoundedEachByItsTokens) {
+  ModelConfig config = small_model("qwen3_moe");
+  config.dense_layers = {1};
+  const RandomWeights weights(config);
+  const auto unseen = [&](int64_t tokens) {
+    CompressFolderOptions options = options_of(CompressMethod::kGptq, 4, config);
+    options.ids.resize(static_cast<size_t>(tokens * kLength));
+    options.ids.assign(options.ids.size(), 5);
+    TempFolder out;
+    std::map<std::string, int64_t> experts;
+    for (const LinearReport& linear : compress_folder(weights, "", out.path(), options))
+      experts[linear.gemm] = linear.unseen;
+    return experts;
+  };
+  const auto of_one_word = unseen(1);
+  EXPECT_EQ(of_one_word.at("layers.0.mlp.experts.gate"), of_one_word.at("layers.0.mlp.experts.down"));
+  EXPECT_GT(of_one_word.at("layers.0.mlp.experts.down"), 0);
+  EXPECT_LT(of_one_word.at("layers.0.mlp.experts.down"), config.experts.count);
+  EXPECT_EQ(of_one_word.at("layers.1.mlp.down"), 0);
+
+  TempFolder out;
+  CompressFolderOptions options = options_of(CompressMethod::kGptq, 4, config);
+  options.rule.keep = {"layers.1"};
+  options.rule.order = ColumnOrder::kActivation;
+  std::map<std::string, double> errors, plain;
+  for (const LinearReport& linear : compress_folder(weights, "", out.path(), options))
+    errors[linear.gemm] = linear.error;
+  EXPECT_FALSE(errors.contains("layers.1.mlp.experts.down"));
+  const auto json = parse_json(read_file(out.path() + "/config.json"), "config.json");
+  const auto ignored = json["quantization_config"]["ignore"].get<std::vector<std::string>>();
+  EXPECT_TRUE(std::ranges::count(ignored, "model.layers.0.mlp.gate")) << "a router";
+  EXPECT_TRUE(std::ranges::count(ignored, "model.layers.1.mlp.down_proj"));
+  EXPECT_FALSE(std::ranges::count(ignored, "model.layers.0.mlp.experts.3.up_proj"));
+  const auto packed = open_weights(out.path());
+  const std::string router = "layers.0.mlp.router.weight";
+  const Shape shape = param_shapes(config).at(router);
+  EXPECT_EQ(packed->read(router, shape), weights.read(router, shape));
+
+  options.rule.method = CompressMethod::kRoundToNearest, options.rule.order = ColumnOrder::kAsStored;
+  TempFolder rounded;
+  for (const LinearReport& linear : compress_folder(weights, "", rounded.path(), options))
+    plain[linear.gemm] = linear.error;
+  for (const char* gemm : {"layers.0.mlp.experts.gate", "layers.0.mlp.experts.up", "layers.0.mlp.experts.down"})
+    EXPECT_LT(errors.at(gemm), 0.95 * plain.at(gemm)) << gemm;
 }
 
 TEST(CompressFolder, MethodsChangeOutputsLessThanRounding) {

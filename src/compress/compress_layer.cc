@@ -34,16 +34,41 @@ void fold(ObservedInput& observed, const std::vector<float>& scales, EditedWeigh
   };
   if (!place.linear.empty()) divide_rows(weight_of(place.linear));
   if (!place.linear_bias.empty()) divide_rows(place.linear_bias);
-  observed.stats.divide(scales);
+  observed.stats[0].divide(scales);
 }
 
-GroupCodes rounded(const ObservedInput& observed, const std::vector<float>& weight, const InputFactor& factor,
+GroupCodes rounded(const InputStats& stats, std::span<const float> weight, const InputFactor& factor,
                    const CompressRule& rule) {
-  const int64_t cols = observed.input.width, rows = std::ssize(weight) / cols;
+  const int64_t cols = stats.width, rows = std::ssize(weight) / cols;
   if (rule.method == CompressMethod::kGptq) return gptq(weight, rows, cols, rule.codes, factor);
   std::vector<float> clips;
-  if (rule.method == CompressMethod::kAwq) clips = search_clips(observed.stats, weight, rule.codes);
+  if (rule.method == CompressMethod::kAwq) clips = search_clips(stats, weight, rule.codes);
   return round_to_nearest(weight, rows, cols, rule.codes, clips);
+}
+
+// The linears of an input in codes, those of experts one after the other; the report gets their errors.
+std::vector<std::vector<GroupCodes>> round_all(const ObservedInput& observed, EditedWeights& weights,
+                                               const CompressRule& rule, std::span<LinearReport> report) {
+  const LinearInput& input = observed.input;
+  const size_t parts = observed.stats.size(), moments = observed.gram.size() / parts;
+  std::vector<std::vector<GroupCodes>> made(input.gemms.size());
+  std::vector<OutputError> errors(input.gemms.size());
+  for (size_t e = 0; e < parts; ++e) {
+    const InputStats& stats = observed.stats[e];
+    InputFactor factor;
+    if (rule.method == CompressMethod::kGptq)
+      factor =
+          factor_inputs(std::span(observed.gram).subspan(e * moments, moments), input.width, rule.damping, rule.order);
+    for (size_t i = 0; i < input.gemms.size(); ++i) {
+      const std::span<const float> all = weights.edit(weight_of(input.gemms[i]));
+      const auto weight = all.subspan(e * (all.size() / parts), all.size() / parts);
+      made[i].push_back(rounded(stats, weight, factor, rule));
+      errors[i].add(stats, weight, dequantize(made[i].back()));
+      report[i].unseen += stats.rows == 0;
+    }
+  }
+  for (size_t i = 0; i < input.gemms.size(); ++i) report[i].error = errors[i].relative();
+  return made;
 }
 
 bool is_kept(const LinearInput& input, const CompressRule& rule) {
@@ -87,35 +112,29 @@ CompressedLayer compress_layer(std::vector<ObservedInput> inputs, EditedWeights&
   for (ObservedInput& observed : inputs) {
     if (is_kept(observed.input, rule) || !observed.input.fold) continue;
     if (rule.method == CompressMethod::kSmoothQuant)
-      fold(observed, smooth_scales(observed.stats, matrices(observed.input, weights), rule.alpha), weights);
+      fold(observed, smooth_scales(observed.stats[0], matrices(observed.input, weights), rule.alpha), weights);
     if (rule.method == CompressMethod::kAwq)
-      fold(observed, search_scales(observed.stats, matrices(observed.input, weights), rule.codes), weights);
+      fold(observed, search_scales(observed.stats[0], matrices(observed.input, weights), rule.codes), weights);
   }
   for (ObservedInput& observed : inputs) {
+    const std::vector<std::string>& gemms = observed.input.gemms;
     bool keep = is_kept(observed.input, rule);
-    InputFactor factor;
-    if (!keep && rule.method == CompressMethod::kGptq) {
-      check_rule(rule.codes, observed.input.width, observed.input.gemms[0]);
-      factor = factor_inputs(observed.gram, observed.input.width, rule.damping, rule.order);
-      observed.gram = {};
-    }
     const size_t first = layer.report.size();
-    std::vector<std::pair<std::string, GroupCodes>> made;
-    for (const std::string& gemm : observed.input.gemms) {
-      layer.report.push_back({.gemm = gemm});
-      if (keep) continue;
-      check_rule(rule.codes, observed.input.width, gemm);
-      const std::vector<float>& weight = weights.edit(weight_of(gemm));
-      made.emplace_back(gemm, rounded(observed, weight, factor, rule));
-      layer.report.back().error = output_error(observed.stats, weight, dequantize(made.back().second));
+    for (const std::string& gemm : gemms) layer.report.push_back({.gemm = gemm});
+    const auto report = std::span(layer.report).subspan(first);
+    std::vector<std::vector<GroupCodes>> made;
+    if (!keep) {
+      check_rule(rule.codes, observed.input.width, gemms[0]);
+      made = round_all(observed, weights, rule, report);
     }
-    for (size_t i = first; i < layer.report.size(); ++i)
-      keep = keep || (rule.bound > 0 && layer.report[i].error > rule.bound);
-    for (size_t i = first; i < layer.report.size(); ++i) layer.report[i].kept = keep;
+    observed.gram = {};
+    for (const LinearReport& linear : report) keep = keep || (rule.bound > 0 && linear.error > rule.bound);
+    for (LinearReport& linear : report) linear.kept = keep;
     if (keep) continue;
-    for (auto& [gemm, codes] : made) {
-      weights.edit(weight_of(gemm)) = dequantize(codes);
-      layer.codes[gemm] = std::move(codes);
+    for (size_t i = 0; i < gemms.size(); ++i) {
+      float* values = weights.edit(weight_of(gemms[i])).data();
+      for (const GroupCodes& part : made[i]) values = std::ranges::copy(dequantize(part), values).out;
+      layer.codes[gemms[i]] = std::move(made[i]);
     }
   }
   return layer;

@@ -42,12 +42,13 @@ class EditedWeights : public WeightSource {
 
 struct LinearReport {
   std::string gemm;
-  double error = 0;   // |x W'^T - x W^T| / |x W^T| over tokens of the calibration text, W' the rounded W
-  bool kept = false;  // not in codes
+  double error = 0;    // |x W'^T - x W^T| / |x W^T| over tokens of the calibration text, W' the rounded W
+  bool kept = false;   // not in codes
+  int64_t unseen = 0;  // experts that no token of the text reached: rounded to nearest
 };
 
 struct CompressedLayer {
-  std::map<std::string, GroupCodes> codes;  // by gemm; none of those kept
+  std::map<std::string, std::vector<GroupCodes>> codes;  // by gemm: one, or one of each expert; none of those kept
   std::vector<LinearReport> report;
 };
 // `weights` ends with scales folded in and the values of codes in place of the weights in codes. Linears that read one

@@ -45,6 +45,12 @@ Problem make_problem() {
   return problem;
 }
 
+double error_of(const Problem& problem, const std::vector<float>& values) {
+  OutputError error;
+  error.add(problem.x, problem.weights, values);
+  return error.relative();
+}
+
 Doubles inverse(Doubles a, int64_t n) {  // Gauss-Jordan, of a positive definite matrix
   Doubles result(a.size());
   for (int64_t i = 0; i < n; ++i) result[static_cast<size_t>(i * n + i)] = 1;
@@ -187,9 +193,8 @@ TEST(Gptq, CodesAreThoseOfTheDefinition) {
       }
       // A value near the middle of two codes may go to the other one in float32, and what follows in its row with it.
       EXPECT_GE(equal, kRows * kCols * (rule.bits == 4 ? 97 : 80) / 100) << rule.group << " " << rule.bits;
-      const double plain =
-          output_error(problem.x, problem.weights, dequantize(round_to_nearest(problem.weights, kRows, kCols, rule)));
-      EXPECT_LT(output_error(problem.x, problem.weights, values), 0.8 * plain) << rule.group << " " << rule.bits;
+      const double plain = error_of(problem, dequantize(round_to_nearest(problem.weights, kRows, kCols, rule)));
+      EXPECT_LT(error_of(problem, values), 0.8 * plain) << rule.group << " " << rule.bits;
     }
   }
 }

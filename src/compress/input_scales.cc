@@ -113,9 +113,9 @@ std::vector<float> search_clips(const InputStats& x, std::span<const float> weig
   return clips;
 }
 
-double output_error(const InputStats& x, std::span<const float> weights, std::span<const float> rounded) {
-  const double all = energy(x, weights);
-  return all > 0 ? std::sqrt(energy(x, difference(rounded, weights)) / all) : 0.0;
+void OutputError::add(const InputStats& x, std::span<const float> weights, std::span<const float> rounded) {
+  all_ += energy(x, weights), lost_ += energy(x, difference(rounded, weights));
 }
+double OutputError::relative() const { return all_ > 0 ? std::sqrt(lost_ / all_) : 0.0; }
 
 }  // namespace octet

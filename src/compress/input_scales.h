@@ -34,8 +34,15 @@ std::vector<float> search_scales(const InputStats& x, const Matrices& weights, c
 // sample's outputs least: [N, groups].
 std::vector<float> search_clips(const InputStats& x, std::span<const float> weights, const CodeRule& rule);
 
-// |x W'^T - x W^T| / |x W^T| over the sample (2-norms).
-double output_error(const InputStats& x, std::span<const float> weights, std::span<const float> rounded);
+// |x W'^T - x W^T| / |x W^T| over the samples of linears, or experts, that are added (2-norms).
+class OutputError {
+ public:
+  void add(const InputStats& x, std::span<const float> weights, std::span<const float> rounded);
+  double relative() const;
+
+ private:
+  double all_ = 0, lost_ = 0;  // energies
+};
 
 // Column k of w [N, K] times scales[k].
 void scale_columns(std::span<float> weights, std::span<const float> scales);

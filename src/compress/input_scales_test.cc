@@ -58,8 +58,10 @@ TEST(InputScales, ErrorIsThatOfTheOutputs) {
   const std::vector<float> weights = make_weights(1),
                            rounded = dequantize(round_to_nearest(weights, kRows, kCols, {.group = 32}));
   const double wanted = std::sqrt(energy(x, minus(rounded, weights)) / energy(x, weights));
-  EXPECT_NEAR(output_error(x, weights, rounded), wanted, 1e-5 * wanted);
-  EXPECT_EQ(output_error(x, weights, weights), 0);
+  OutputError error, none;
+  error.add(x, weights, rounded), none.add(x, weights, weights);
+  EXPECT_NEAR(error.relative(), wanted, 1e-5 * wanted);
+  EXPECT_EQ(none.relative(), 0);
 }
 
 TEST(InputScales, SmoothingSharesTheRange) {

@@ -104,10 +104,12 @@ class Folding {
 std::vector<LinearInput> find_inputs(const Graph& graph) {
   std::vector<LinearInput> inputs;
   for (const Node& node : graph.nodes()) {
-    if (node.op != Op::kMatmul || !node.attrs.has("gemm")) continue;
+    const bool grouped = node.op == Op::kGroupedMatmul;
+    if ((node.op != Op::kMatmul && !grouped) || !node.attrs.has("gemm")) continue;
     const Value x = node.inputs[0];
     auto known = std::ranges::find_if(inputs, [&](const LinearInput& input) { return input.x == x; });
     if (known == inputs.end()) known = inputs.insert(inputs.end(), {.x = x, .width = graph.shape(x).cols()});
+    if (grouped) known->offsets = node.operand("offsets"), known->experts = graph.shape(known->offsets)[0] - 1;
     known->gemms.push_back(node.attrs.get<std::string>("gemm"));
   }
   const Folding folding(graph);

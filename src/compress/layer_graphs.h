@@ -20,12 +20,14 @@ struct FoldPlace {
   std::string linear_bias;           // a parameter; empty: none
 };
 
-// Linears that read one x [T, K].
+// Linears that read one x [T, K]; or the same linears of all experts, of which each reads its rows of x.
 struct LinearInput {
-  std::vector<std::string> gemms;  // "layers.0.attn.q": of parameters "<gemm>.weight" [N, K]
+  std::vector<std::string> gemms;  // "layers.0.attn.q": of parameters "<gemm>.weight" [N, K], of experts [E N, K]
   Value x;                         // in the layer's graph
   int64_t width = 0;               // K
   std::optional<FoldPlace> fold = {};
+  int64_t experts = 0;            // E; 0: linears of all tokens
+  Value offsets = Value::none();  // rows of expert e begin at offsets[e], i32[E + 1]
 };
 
 // One layer: input "x" f32[T, H], output "y" of the same type, and those of the model that it reads (positions,

@@ -99,7 +99,8 @@ TEST(CalibrationRun, StatisticsAreThoseOfTheInputs) {
   const LayerGraph layer = LayerGraphs(config, kLength).layer(0);
   CalibrationRun text(weights, some_ids(3 * kLength, config.vocab_size), kLength, cpu_target());
   for (const ObservedInput& observed : text.observe(layer, weights, /*grams=*/true, /*advance=*/false)) {
-    const InputStats& stats = observed.stats;
+    ASSERT_EQ(observed.stats.size(), 1u);
+    const InputStats& stats = observed.stats[0];
     ASSERT_EQ(stats.rows, 3 * kLength);  // few tokens: all of them
     const auto width = static_cast<size_t>(stats.width);
     double largest = 0;
@@ -116,6 +117,37 @@ TEST(CalibrationRun, StatisticsAreThoseOfTheInputs) {
       EXPECT_NEAR(static_cast<double>(observed.gram[i * width + (i + 5) % width]), product, 1e-5 * largest);
     }
   }
+}
+
+// Of experts: those of its rows for each, and all rows are somebody's.
+TEST(CalibrationRun, ExpertsHaveStatisticsOfTheirRows) {
+  const ModelConfig config = small_model("mixtral");
+  const RandomWeights weights(config);
+  const LayerGraph layer = LayerGraphs(config, kLength).layer(0);
+  CalibrationRun text(weights, some_ids(3 * kLength, config.vocab_size), kLength, cpu_target());
+  int inputs = 0;
+  for (const ObservedInput& observed : text.observe(layer, weights, /*grams=*/true, /*advance=*/false)) {
+    if (observed.input.experts == 0) continue;
+    ++inputs;
+    ASSERT_EQ(std::ssize(observed.stats), config.experts.count);
+    int64_t rows = 0;
+    const auto width = static_cast<size_t>(observed.input.width);
+    for (size_t e = 0; e < observed.stats.size(); ++e) {
+      const InputStats& stats = observed.stats[e];
+      rows += stats.rows;
+      for (size_t i = 0; i < width; i += 7) {
+        double squares = 0, sum = 0;
+        for (size_t r = 0; r < static_cast<size_t>(stats.rows); ++r) {
+          const auto value = static_cast<double>(stats.sample[r * width + i]);
+          squares += value * value, sum += std::abs(value);
+        }
+        EXPECT_NEAR(static_cast<double>(observed.gram[(e * width + i) * width + i]), squares, 1e-5 * squares);
+        EXPECT_NEAR(static_cast<double>(stats.mean_abs[i]) * static_cast<double>(stats.rows), sum, 1e-5 * sum);
+      }
+    }
+    EXPECT_EQ(rows, 3 * kLength * config.experts.per_token);
+  }
+  EXPECT_EQ(inputs, 2) << "of gate and up, of down";
 }
 
 TEST(CalibrationRun, TextsThatAreTooShortAreRefused) {

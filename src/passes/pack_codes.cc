@@ -8,12 +8,12 @@
 namespace octet {
 namespace {
 
-// The order this product wants for b, or null. `b` is the leaf of its codes.
-const IntegerProduct* wanted_order(const Node& product, DType x, const Node& b, const Target& target) {
+// The order this product wants for b, or null. `b` is the leaf of its codes, of so many experts side by side.
+const IntegerProduct* wanted_order(const Node& product, DType x, const Node& b, int64_t experts, const Target& target) {
   if (b.op != Op::kState || !b.attrs.has("scaling") || !product.attr<bool>("trans_b")) return nullptr;
   const TensorType& codes = b.results[0];
   const IntegerProduct* wanted = target.find_product(x, codes.dtype);
-  const bool fits = wanted != nullptr && !wanted->order.empty() && codes.shape[0] % wanted->rows == 0 &&
+  const bool fits = wanted != nullptr && !wanted->order.empty() && codes.shape[0] / experts % wanted->rows == 0 &&
                     codes.shape[1] % wanted->cols == 0;
   return fits ? wanted : nullptr;
 }
@@ -29,8 +29,8 @@ NodeId product_of(const Graph& body) {
 
 bool order_codes(Graph& graph, const Target& target) {
   bool changed = false;
-  const auto order = [&](const Node& product, DType x, NodeId leaf, const auto& set) {
-    const IntegerProduct* wanted = wanted_order(product, x, graph.node(leaf), target);
+  const auto order = [&](const Node& product, DType x, NodeId leaf, int64_t experts, const auto& set) {
+    const IntegerProduct* wanted = wanted_order(product, x, graph.node(leaf), experts, target);
     if (wanted == nullptr) return;
     Attrs& attrs = graph.mutable_node(leaf).attrs;
     changed |= attrs.get_or<std::string>("order", "") != wanted->order;
@@ -39,8 +39,10 @@ bool order_codes(Graph& graph, const Target& target) {
   };
   for (int32_t i = 0; i < graph.size(); ++i) {
     Node& node = graph.mutable_node(NodeId{i});
-    if (node.op == Op::kScaledMatmul) {
+    const bool grouped = node.op == Op::kScaledGroupedMatmul;
+    if (node.op == Op::kScaledMatmul || grouped) {
       order(node, graph.dtype(node.inputs[0]), node.inputs[2].node,
+            grouped ? graph.shape(node.operand("offsets"))[0] - 1 : 1,
             [&](const std::string& name) { node.attrs.set("order", name); });
     }
     if (node.op != Op::kFusion) continue;
@@ -50,7 +52,7 @@ bool order_codes(Graph& graph, const Target& target) {
     const Node& b = node.body->node(product.inputs[2]);
     if (b.op != Op::kInput) continue;
     // Leaf n of a body stands for input n.
-    order(product, node.body->dtype(product.inputs[0]), node.inputs[slot(product.inputs[2].node)].node,
+    order(product, node.body->dtype(product.inputs[0]), node.inputs[slot(product.inputs[2].node)].node, 1,
           [&](const std::string& name) {
             Graph body = *node.body;
             body.mutable_node(inner).attrs.set("order", name);

@@ -198,6 +198,7 @@ class PreciseGraph {
     Attrs attrs = node.attrs;
     if (grouped) {
       inputs.push_back(rewriter_.map(node.operand("offsets")));
+      if (b.zero.exists()) inputs.push_back(b.zero);
     } else {
       const Value c = node.operand("c");
       if (c.exists() || b.zero.exists()) inputs.push_back(c.exists() ? as(c, type) : c);

@@ -95,7 +95,8 @@ void fill_beside(Executor& executor, const QuantizedParam& param, const ParamVie
 // Codes as they are stored where they are what is wanted, else quantized on the way.
 void fill_quantized(Executor& executor, const QuantizedParam& param, const ParamView& view) {
   const QuantizeRule& rule = param.rule;
-  const bool beside = (view.zero.empty() || param.zero) && (view.columns.empty() || param.columns);
+  const bool one_order = view.columns.empty() || (param.columns && std::ssize(view.columns) == view.cols);
+  const bool beside = (view.zero.empty() || param.zero) && one_order;
   const bool as_stored = view.dtype == rule.format && !view.scale_inv.empty() && view.layout == rule.layout && beside;
   fill_beside(executor, param, as_stored ? &view : nullptr);
   if (as_stored) {

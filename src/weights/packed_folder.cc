@@ -121,7 +121,7 @@ PackedTensors::PackedTensors(const TensorSource& tensors, const ModelConfig& con
           "{}: tensor {} is in codes, and no weight of a linear of this scheme", where, tensor.name);
     if (tensor.transposed) std::swap(shape[0], shape[1]);
     linears_[tensor.name] = read_linear(module, shape, !packed);
-    for (const std::string& param : tensor.params) tensor_of_[param] = tensor.name;
+    for (const std::string& param : tensor.params) tensors_of_[param].push_back(tensor.name);
   }
 }
 
@@ -267,14 +267,18 @@ Recipe PackedTensors::recipe() const {
   if (scheme_.int8_activations) recipe.head = false;  // the folder says what is quantized
   recipe.weights = {.format = scheme_.format, .layout = scheme_.layout};
   for (const auto& [gemm, first] : linear_layout(config_).x_of) {
-    const auto held = tensor_of_.find(gemm + std::string(kWeight));
+    const auto held = tensors_of_.find(gemm + std::string(kWeight));
     GemmPrecision& decision = recipe.decisions[gemm + "/fprop"];
     decision = {};
-    if (held == tensor_of_.end()) continue;
-    const Linear& linear = linears_.at(held->second);
-    decision = {.codes = true, .scaling = plain ? Scaling::kCurrent : Scaling::kGroup, .weights = recipe.weights};
-    decision.weights.zero_points = linear.has_zeros;
-    decision.weights.sorted_columns = !linear.columns.empty();
+    if (held == tensors_of_.end()) continue;
+    IntegerWeights weights = recipe.weights;
+    for (const std::string& tensor : held->second) {
+      weights.zero_points |= linears_.at(tensor).has_zeros;
+      weights.sorted_columns |= !linears_.at(tensor).columns.empty();
+    }
+    // Experts that sort their columns each in an order of its own share no x: they are dequantized.
+    if (weights.sorted_columns && held->second.size() > 1) continue;
+    decision = {.codes = true, .scaling = plain ? Scaling::kCurrent : Scaling::kGroup, .weights = weights};
     if (plain) decision.weights = {};
   }
   return recipe;

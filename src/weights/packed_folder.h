@@ -36,8 +36,8 @@ class PackedTensors {
 
   bool holds(const std::string& tensor) const { return linears_.contains(tensor); }  // "X.weight" is in codes
   bool is_part(const std::string& name) const { return parts_.contains(name); }
-  // Parameter i of a tensor in codes, with scales, zero points and columns. Throws kCorrupt for scales that are not
-  // finite and zero points out of range.
+  // Parameter i of a tensor in codes, or an expert's part of it, with scales, zero points and columns. Throws kCorrupt
+  // for scales that are not finite and zero points out of range.
   ParamView view(const CheckpointTensor& tensor, size_t i, const std::string& name) const;
   Recipe recipe() const;
 
@@ -58,8 +58,8 @@ class PackedTensors {
   PackedScheme scheme_;
   std::string where_;
   ModelConfig config_;
-  std::map<std::string, Linear> linears_;         // by tensor "X.weight"
-  std::map<std::string, std::string> tensor_of_;  // by parameter
+  std::map<std::string, Linear> linears_;                       // by tensor "X.weight"
+  std::map<std::string, std::vector<std::string>> tensors_of_;  // by parameter; those of experts in several
   std::set<std::string> parts_;
 };
 

@@ -91,13 +91,25 @@ void gather(const ParamView& view, const std::byte* from, int64_t rows, std::byt
   if (width == 8) as(uint64_t{});
 }
 
+// fn(words of the tensor, its row, row of the view, rows) for the runs that rows [first, first + count) lie in.
+template <typename Fn>
+void for_packed_runs(const ParamView& view, int64_t first, int64_t count, const Fn& fn) {
+  for (int64_t row = first; row < first + count;) {
+    const int64_t run = row / view.run_rows, within = row - run * view.run_rows;
+    const int64_t length = std::min(view.run_rows - within, first + count - row);
+    const std::byte* words = view.runs.empty() ? view.data : view.runs[static_cast<size_t>(run)];
+    const int64_t before = view.runs.empty() ? run * view.run_stride : 0;
+    fn(reinterpret_cast<const uint32_t*>(words), view.first_row + before + within, row, length);
+    row += length;
+  }
+}
+
 // Rows [first, first + rows) of a packed view as codes row after row, two's complement, columns in the view's order.
 void unpack(const ParamView& view, int64_t first, int64_t rows, std::byte* to) {
   constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of outputs in a word of AWQ
-  const auto* words = reinterpret_cast<const uint32_t*>(view.data);
   const int bits = view.dtype == DType::kI4 ? 4 : 8, per_word = 32 / bits;
   const int64_t row_words = (view.cols + per_word - 1) / per_word, row_bytes = storage_bytes(view.dtype, view.cols);
-  const auto code = [&](int64_t n, int64_t k) -> uint32_t {
+  const auto code = [&](const uint32_t* words, int64_t n, int64_t k) -> uint32_t {
     switch (view.packing) {
       case Packing::kAlongInputs: return words[k / per_word * view.packed_rows + n] >> k % per_word * bits;
       case Packing::kAlongOutputs: return words[k * (view.packed_rows / 8) + n / 8] >> kPlaces[n % 8] * 4;
@@ -106,18 +118,20 @@ void unpack(const ParamView& view, int64_t first, int64_t rows, std::byte* to) {
   };
   const uint32_t sign = uint32_t{1} << (bits - 1);
   std::memset(to, 0, static_cast<size_t>(rows * row_bytes));
-  for (int64_t p = 0; p < view.cols; ++p) {
-    const int64_t k = view.columns.empty() ? p : view.columns[static_cast<size_t>(p)];
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = first + r;
-      const int64_t n = view.first_row + row / view.run_rows * view.run_stride + row % view.run_rows;
-      const uint32_t value = code(n, k) ^ sign;
-      if (bits == 8)
-        to[r * row_bytes + p] = static_cast<std::byte>(value);
-      else
-        to[r * row_bytes + p / 2] |= static_cast<std::byte>((value & 15) << p % 2 * 4);
+  for_packed_runs(view, first, rows, [&](const uint32_t* words, int64_t n, int64_t begin, int64_t count) {
+    const int32_t* columns = view.columns_of(begin);
+    std::byte* at = to + (begin - first) * row_bytes;
+    for (int64_t p = 0; p < view.cols; ++p) {
+      const int64_t k = columns == nullptr ? p : columns[p];
+      for (int64_t r = 0; r < count; ++r) {
+        const uint32_t value = code(words, n + r, k) ^ sign;
+        if (bits == 8)
+          at[r * row_bytes + p] = static_cast<std::byte>(value);
+        else
+          at[r * row_bytes + p / 2] |= static_cast<std::byte>((value & 15) << p % 2 * 4);
+      }
     }
-  }
+  });
 }
 
 bool is_contiguous(const ParamView& view) { return view.col_stride == 1 && view.row_stride == view.cols; }
@@ -155,8 +169,9 @@ void to_floats(const ParamView& view, const std::byte* block, int64_t row, int64
   std::vector<float> sorted(static_cast<size_t>(view.cols));
   for (int64_t r = 0; r < rows; ++r) {  // back to the parameter's order
     float* of_row = values.data() + r * view.cols;
+    const int32_t* columns = view.columns_of(row + r);
     std::copy_n(of_row, view.cols, sorted.begin());
-    for (size_t p = 0; p < sorted.size(); ++p) of_row[view.columns[p]] = sorted[p];
+    for (size_t p = 0; p < sorted.size(); ++p) of_row[columns[p]] = sorted[p];
   }
 }
 
@@ -189,6 +204,31 @@ ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& st
   return view;
 }
 
+namespace {
+
+// Scales and zero points of the parts [groups, rows] beside one another, and their columns.
+void stack_scales(const std::vector<ParamView>& parts, ParamView& all) {
+  const auto any = [&](const auto& has) { return std::ranges::any_of(parts, has); };
+  const bool zeros = any([](const ParamView& part) { return !part.zero.empty(); });
+  const auto groups = static_cast<int64_t>(all.scale_inv.size()) / parts[0].rows;
+  all.scale_inv.clear(), all.zero.clear();
+  for (int64_t g = 0; g < groups; ++g)
+    for (const ParamView& part : parts) {
+      const int64_t at = g * part.rows;
+      all.scale_inv.insert(all.scale_inv.end(), part.scale_inv.begin() + at, part.scale_inv.begin() + at + part.rows);
+      if (zeros && part.zero.empty()) all.zero.resize(all.zero.size() + static_cast<size_t>(part.rows), 0);
+      if (!part.zero.empty())
+        all.zero.insert(all.zero.end(), part.zero.begin() + at, part.zero.begin() + at + part.rows);
+    }
+  if (!any([&](const ParamView& part) { return part.columns != parts[0].columns; })) return;
+  all.columns.clear();
+  for (const ParamView& part : parts)
+    for (int32_t k = 0; k < part.cols; ++k)
+      all.columns.push_back(part.columns.empty() ? k : part.columns[static_cast<size_t>(k)]);
+}
+
+}  // namespace
+
 ParamView stacked(const std::vector<ParamView>& parts) {
   ParamView all = parts.front();
   if (parts.size() == 1) return all;
@@ -197,11 +237,13 @@ ParamView stacked(const std::vector<ParamView>& parts) {
     check(part.dtype == all.dtype, ErrorCode::kUnsupported, "{}: its parts are {} and {}: they must be of one type",
           all.name, dtype_name(all.dtype), dtype_name(part.dtype));
     check(part.rows == part.run_rows && part.rows == parts[0].rows && part.cols == all.cols &&
-              part.row_stride == all.row_stride && part.col_stride == all.col_stride,
+              part.row_stride == all.row_stride && part.col_stride == all.col_stride && part.packing == all.packing &&
+              part.first_row == 0 && part.scale_inv.size() == parts[0].scale_inv.size(),
           ErrorCode::kInternal, "{}: its parts are no equal matrices", all.name);
     all.rows += part.rows;
     all.runs.push_back(part.data);
   }
+  stack_scales(parts, all);
   return all;
 }
 
@@ -255,6 +297,15 @@ void read_all(const ParamView& view, DType to_dtype, void* to) {
 std::vector<float> read_floats(const ParamView& view) {
   std::vector<float> values(static_cast<size_t>(view.elements()));
   read_all(view, DType::kF32, values.data());
+  return values;
+}
+
+std::vector<float> read_part(const ParamView& view, int64_t part, int64_t parts) {
+  const int64_t rows = view.rows / parts;
+  std::vector<float> values(static_cast<size_t>(rows * view.cols));
+  parallel_for(rows, row_grain(view), [&](int64_t begin, int64_t end) {
+    read_rows(view, part * rows + begin, end - begin, DType::kF32, values.data() + begin * view.cols);
+  });
   return values;
 }
 

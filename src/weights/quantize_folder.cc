@@ -145,15 +145,8 @@ class FolderMaker {
 
   // All parameters of the tensor, in the order of its rows: [N, K].
   std::vector<float> values(const Plan& plan) const {
-    if (plan.tensor.parts > 1) {
-      const ParamView all = source_.view(plan.tensor.params[0], plan.params[0]);
-      const int64_t rows = all.rows / plan.tensor.parts;
-      std::vector<float> part(static_cast<size_t>(rows * all.cols));
-      parallel_for(rows, row_grain(all), [&](int64_t begin, int64_t end) {
-        read_rows(all, plan.tensor.part * rows + begin, end - begin, DType::kF32, part.data() + begin * all.cols);
-      });
-      return part;
-    }
+    if (plan.tensor.parts > 1)
+      return read_part(source_.view(plan.tensor.params[0], plan.params[0]), plan.tensor.part, plan.tensor.parts);
     return join_params(plan.tensor, plan.shape.elements(), [&](size_t i) {
       const std::string& param = plan.tensor.params[i];
       const Shape& shape = plan.params[i];

@@ -89,11 +89,12 @@ class HuggingFaceWeights : public WeightSource {
   ParamView view(const std::string& param, const Shape& shape) const override {
     const auto found = places_.find(param);
     check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
-    if (const auto& [tensor, i] = found->second.front(); packed_ != nullptr && packed_->holds(tensor.name))
-      return packed_->view(tensor, i, folder_ + ": " + param);
     std::vector<ParamView> parts;
+    const std::string name = folder_ + ": " + param;
     for (const auto& [tensor, i] : found->second)
-      parts.push_back(view_of(tensor, i, tensors_->read(tensor.name), folder_ + ": " + param));
+      parts.push_back(packed_ != nullptr && packed_->holds(tensor.name)
+                          ? packed_->view(tensor, i, name)
+                          : view_of(tensor, i, tensors_->read(tensor.name), name));
     ParamView view = stacked(parts);
     check(view.elements() == shape.elements(), ErrorCode::kCorrupt, "{}: {} elements do not hold {} of parameter {}",
           folder_, view.elements(), shape.elements(), param);
@@ -128,9 +129,6 @@ class HuggingFaceWeights : public WeightSource {
         for (size_t i = 0; i < tensor.params.size(); ++i) {
           Place& at = places_[tensor.params[i]].emplace_back(Place{tensor, i});
           at.tensor.name = name;
-          check(packed_ == nullptr || !packed_->holds(name) || places_[tensor.params[i]].size() == 1,
-                ErrorCode::kUnsupported,
-                "{}: tensor {}: experts in integer codes are not supported (want them in 16 bits)", folder_, name);
         }
       };
       if (packed_ != nullptr && packed_->holds(tensor.name)) {

@@ -45,19 +45,26 @@ struct ParamView {
   ScaleLayout layout = ScaleLayout::kTensor;
   std::vector<float> scale_inv;
   // Of integer codes: zero points beside the scales, or none; which column of the parameter each column of codes is,
-  // where they are sorted by group.
+  // where they are sorted by group: of all rows, or of each of `runs` its own.
   std::vector<int8_t> zero;
   std::vector<int32_t> columns;
-  // Packed: `data` is the whole tensor's, of packed_rows outputs; strides count its rows, of which first_row is ours.
+  // Packed: `data`, or each of `runs`, is the whole tensor's, of packed_rows outputs; strides count its rows, of which
+  // first_row is ours.
   Packing packing = Packing::kNone;
   int64_t first_row = 0, packed_rows = 0;
 
   int64_t elements() const { return rows * cols; }
+  // Those of a row, or null: in order.
+  const int32_t* columns_of(int64_t row) const {
+    if (columns.empty()) return nullptr;
+    return columns.data() + (static_cast<int64_t>(columns.size()) > cols ? row / run_rows * cols : 0);
+  }
 };
 
 // Parameter i of a checkpoint tensor that lies as `tensor` says.
 ParamView view_of(const CheckpointTensor& tensor, size_t i, const TensorView& stored, const std::string& name);
-// Views of equal parts of one parameter, one below the other; throws kUnsupported where their types differ.
+// Views of equal parts of one parameter, one below the other, with the scales that they have; throws kUnsupported where
+// their types differ.
 ParamView stacked(const std::vector<ParamView>& parts);
 // A matrix in memory, row by row; and read by columns.
 ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, const std::string& name = "");
@@ -69,6 +76,8 @@ void read_rows(const ParamView& view, int64_t first, int64_t count, DType to_dty
 // All rows, by all threads.
 void read_all(const ParamView& view, DType to_dtype, void* to);
 std::vector<float> read_floats(const ParamView& view);
+// Of `parts` equal parts of the rows, those of one: an expert's.
+std::vector<float> read_part(const ParamView& view, int64_t part, int64_t parts);
 // Rows a thread should read at once.
 int64_t row_grain(const ParamView& view);
 

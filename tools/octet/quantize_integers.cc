@@ -47,11 +47,14 @@ void print_errors(const std::vector<LinearReport>& report) {
     if (std::ranges::find(columns, place.second) == columns.end()) columns.push_back(place.second);
     cells[place] = linear.kept ? "-" : fmt::format("{:.2f}", 100 * linear.error);
   }
+  size_t width = 8;
+  for (const std::string& column : columns) width = std::max(width, column.size());
+  const auto print = [&](const std::string& cell) { fmt::print("{:>{}}", cell, width + 2); };
   fmt::print("error of outputs, %\n{:<12}", "");
-  for (const std::string& column : columns) fmt::print("{:>10}", column);
+  for (const std::string& column : columns) print(column);
   for (const std::string& row : rows) {
     fmt::print("\n{:<12}", row);
-    for (const std::string& column : columns) fmt::print("{:>10}", cells[{row, column}]);
+    for (const std::string& column : columns) print(cells[{row, column}]);
   }
   fmt::print("\n");
 }
@@ -65,6 +68,13 @@ void print_worst(std::vector<LinearReport> report, double bound) {
   fmt::print("\n{} of {} linears in codes", std::ssize(report) - kept, report.size());
   if (kept > 0) fmt::print(", {} kept{}", kept, bound > 0 ? fmt::format(" (--bound {})", bound) : "");
   fmt::print("\n");
+  int64_t unseen = 0;
+  for (const LinearReport& linear : report) unseen += linear.unseen;
+  if (unseen > 0)
+    fmt::print(
+        "{} matrices of experts that no token of the text reached are rounded to nearest: more --samples reach "
+        "more\n",
+        unseen);
 }
 
 }  // namespace

@@ -16,6 +16,9 @@ inline ModelConfig small_model(const std::string& architecture) {
   if (config.rope.rotary_dim != RopeOptions::kWholeHead)
     config.rope.rotary_dim = std::min<int64_t>(16, config.rotary_size());
   config.window.clear();
+  ExpertsSpec& experts = config.experts;
+  if (experts.count > 0) experts.count = 6, experts.per_token = 2;
+  for (int64_t* width : {&experts.intermediate, &experts.shared_intermediate}) *width = std::min<int64_t>(*width, 128);
   return config;
 }
 

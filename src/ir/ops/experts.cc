@@ -126,11 +126,16 @@ Types scaled_grouped_matmul_type(const Graph& graph, const Node& node) {
   for (size_t i : {size_t{0}, size_t{2}}) {
     const TensorType& codes = input_type(graph, node, i);
     const ScaleLayout layout = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
-    require(is_code(codes.dtype), node, "input {} is {} (want e4m3, e5m2 or i8 codes)", i, codes.dtype);
+    const bool values = i == 0 && is_arithmetic(codes.dtype);
+    require(is_code(codes.dtype) || values, node, "input {} is {} (want e4m3, e5m2, i8 or i4 codes{})", i, codes.dtype,
+            i == 0 ? ", or f32, bf16, f16 or f64 values" : "");
+    require(!values || layout == ScaleLayout::kTensor, node, "values of {} have one scale, not those of {}",
+            codes.dtype, scale_layout_name(layout));
     require_type(graph, node, i + 1, scale_type(codes.shape, layout));
     require(i == 0 || layout != ScaleLayout::kTile128 || codes.shape[0] / groups % 128 == 0, node,
             "the blocks of 128 rows of w {} would lie in two of {} experts", codes.shape, groups);
   }
+  require_zero_points(graph, node, "w_zero", input_type(graph, node, 2), layout_attr(node, "scaling_b"));
   require(node.attr<bool>("trans_b"), node, "codes of w are [E B, A] only: set trans_b");
   return y;
 }
@@ -247,6 +252,8 @@ const OpFacts scaled_grouped_matmul = {.infer = scaled_grouped_matmul_type,
                                        .place = place_whole,
                                        .no_gradient = "made after autodiff",
                                        .cost = grouped_cost,
-                                       .meaning = "grouped_matmul of dequantized codes"};
+                                       .meaning =
+                                           "grouped_matmul of dequantized codes; those of w less their zero points; "
+                                           "order: how they lie (kernels/common/code_order.h)"};
 
 }  // namespace octet::facts

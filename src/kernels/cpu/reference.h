@@ -38,6 +38,11 @@ inline PhiloxBlock random_block(const RefTensor& rng, uint32_t key, uint64_t blo
 // The transpose of x, whose rows have `cols` elements.
 std::vector<double> transposed(const std::vector<double>& x, int64_t cols);
 
+// (codes - zero) * scale_inv; `zero` may be null.
+RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv, const RefTensor* zero = nullptr);
+// Codes of a product's weights row after row, whatever the order that it names.
+RefTensor in_rows(const Node& node, const RefTensor& codes);
+
 }  // namespace reference
 
 // Evaluates a graph on doubles in node order, each result rounded to its declared type where it is defined; values

@@ -209,6 +209,43 @@ void add_product_cases(std::vector<Case>& cases) {
        .dtypes = {DType::kF32}});
 }
 
+// Weights in integers by groups, with zero points and without, in rows and in the order of a kernel.
+void add_group_cases(std::vector<Case>& cases) {
+  const auto add = [&](const char* scaling, DType x, DType format, bool zero, const char* order,
+                       const std::vector<double>& starts, int64_t n, int64_t k) {
+    const int64_t rows = static_cast<int64_t>(starts.back()), outputs = (std::ssize(starts) - 1) * n;
+    const bool codes_of_x = is_code(x), integer = is_integer_code(x);
+    const Shape scales = scale_shape(parse_scale_layout(scaling), outputs, k);
+    Case c{.op = Op::kScaledGroupedMatmul,
+           .name = fmt::format("{}_{}_{}x{}x{}_{}{}{}", dtype_name(x), dtype_name(format), rows, n, k, scaling,
+                               zero ? "_zeros" : "", *order != 0 ? "_" + std::string(order) : ""),
+           .inputs = {integer ? codes(x, {rows, k}) : normal(x, {rows, k}),
+                      uniform(DType::kF32, codes_of_x ? Shape{rows} : Shape{1}, 0.5, 1.5),
+                      integers(format, {outputs, k}, -8, 8), uniform(DType::kF32, scales, 0.01, 0.1), offsets(starts)},
+           .attrs = {{"trans_b", true},
+                     {"scaling_a", std::string(codes_of_x ? "row" : "tensor")},
+                     {"scaling_b", std::string(scaling)},
+                     {"to", std::string("bf16")}},
+           .tolerance = accumulated(k),
+           .dtypes = {DType::kF32}};
+    if (zero) c.inputs.push_back(integers(DType::kI8, scales, -8, 9));
+    if (*order != 0) c.attrs.set("order", std::string(order));
+    c.tolerance.reason = "as accumulated(k); codes of up to 8 less zero points of up to 8, scales of up to 0.1";
+    c.tolerance.absolute *= integer ? 127 : 4;
+    cases.push_back(std::move(c));
+  };
+  const std::vector<double> few = {0, 3, 3, 4, 9}, many = {0, 40, 41, 41};
+  for (const char* scaling : {"1x32", "1x64", "1x128", "row"})
+    for (const bool zero : {false, true}) {
+      for (const DType x : {DType::kI8, DType::kE4M3, DType::kBF16}) {
+        add(scaling, x, DType::kI4, zero, "", few, 24, 128);
+        add(scaling, x, DType::kI8, zero, "", few, 17, 128);
+      }
+      add(scaling, DType::kI8, DType::kI4, zero, "rows16", few, 48, 256);
+      add(scaling, DType::kI8, DType::kI4, zero, "rows16", many, 16, 128);
+    }
+}
+
 }  // namespace
 
 std::vector<Case> experts_cases() {
@@ -216,6 +253,7 @@ std::vector<Case> experts_cases() {
   add_router_cases(cases);
   add_row_cases(cases);
   add_product_cases(cases);
+  add_group_cases(cases);
   return cases;
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/matmul/gemm.h"
+#include "kernels/cpu/matmul/group_gemm.h"
 
 namespace octet::cpu {
 namespace {
@@ -85,9 +86,41 @@ bool exact_in_bf16(const Tensor& scales) {
   });
 }
 
-BoundKernel bind_scaled_grouped(const Graph& graph, const Node& node) {
-  if (!is_wide_float(node.results[0].dtype)) return nullptr;
+// Int8 rows by codes of 4 bits in order rows16, whose blocks of rows are one expert's.
+BoundKernel bind_grouped_codes(const Graph& graph, const Node& node) {
   const DType a = graph.dtype(node.inputs[0]), b = graph.dtype(node.inputs[2]);
+  const std::string& scaling_a = node.attr<std::string>("scaling_a");
+  if (node.attr<std::string>("order") != "rows16" || a != DType::kI8 || b != DType::kI4 ||
+      (scaling_a != "row" && scaling_a != "tensor") || !is_wide_float(node.results[0].dtype))
+    return nullptr;
+  const ScaleLayout layout = parse_scale_layout(node.attr<std::string>("scaling_b"));
+  const int64_t rows = graph.shape(node.inputs[2])[0], depth = graph.shape(node.inputs[2])[1];
+  const int64_t group = layout == ScaleLayout::kRow ? depth : scale_group(layout);
+  const GroupedWeights weights{
+      .outputs = node.results[0].shape[1], .depth = depth, .group = group, .scales = nullptr, .stride = rows};
+  if (group == 0 || depth % group != 0 || group_gemm_scratch_bytes(8, weights) > workspace_bytes()) return nullptr;
+  return [=, has_zero = node.operand("w_zero").exists()](const KernelArgs& args) {
+    GemmOutput out{.data = args.out[0].data, .dtype = args.out[0].dtype()};
+    if (args.in[1].elements() == 1)
+      out.factor = *args.in[1].as<float>();
+    else
+      out.row_scale = args.in[1].as<float>();
+    for_groups(args.in[4], args.in[0].shape()[0], [&](int64_t e, int64_t first, int64_t count) {
+      GroupedWeights given = weights;
+      const int64_t row = e * given.outputs;
+      given.codes = static_cast<const std::byte*>(args.in[2].data) + row * depth / 2;
+      given.scales = args.in[3].as<float>() + row;
+      given.zero = has_zero ? args.in[5].as<int8_t>() + row : nullptr;
+      group_gemm(args.in[0].as<int8_t>() + first * depth, count, given, rows_of(out, first, given.outputs, 0),
+                 args.workspace);
+    });
+  };
+}
+
+BoundKernel bind_scaled_grouped(const Graph& graph, const Node& node) {
+  const DType a = graph.dtype(node.inputs[0]), b = graph.dtype(node.inputs[2]);
+  const bool plain_codes = b != DType::kI4 && !node.operand("w_zero").exists() && !node.attrs.has("order");
+  if (!is_wide_float(node.results[0].dtype) || !plain_codes) return nullptr;
   const bool integer = a == DType::kI8 && b == DType::kI8, fp8 = is_fp8(a) && is_fp8(b);
   const std::string scaling[2] = {node.attr<std::string>("scaling_a"), node.attr<std::string>("scaling_b")};
   const int64_t depth = graph.shape(node.inputs[0]).cols();
@@ -141,6 +174,7 @@ BoundKernel bind_wgrad(const Graph& graph, const Node& node) {
 
 std::vector<KernelEntry> grouped_product_kernels() {
   return {{Op::kGroupedMatmul, "grouped_matmul_blocked", bind_grouped},
+          {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_groups", bind_grouped_codes},
           {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_blocked", bind_scaled_grouped},
           {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_blocked", bind_wgrad}};
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/common/scale_index.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {
@@ -53,13 +52,6 @@ void grouped_product(const Node& node, const RefTensor& x, const RefTensor& w, c
       for (int64_t j = 0; j < n; ++j)
         for (int64_t p = 0; p < depth; ++p) out.row(r)[j] += x.row(r)[p] * weights[trans_b ? j * depth + p : p * n + j];
   });
-}
-
-RefTensor decoded(const RefTensor& codes, const RefTensor& scale_inv) {
-  const ScaleIndex at(codes.type.shape, scale_inv.type.shape);
-  RefTensor result = codes;
-  for (int64_t i = 0; i < codes.size(); ++i) result[i] *= scale_inv[at(i / codes.cols(), i % codes.cols())];
-  return result;
 }
 
 }  // namespace
@@ -159,7 +151,8 @@ void grouped_matmul(const Node& node, RefInputs in, RefResults out) {
 }
 
 void scaled_grouped_matmul(const Node& node, RefInputs in, RefResults out) {
-  grouped_product(node, decoded(*in[0], *in[1]), decoded(*in[2], *in[3]), *in[4], out[0]);
+  grouped_product(node, dequantized(*in[0], *in[1]),
+                  dequantized(in_rows(node, *in[2]), *in[3], present(in, 5) ? in[5] : nullptr), *in[4], out[0]);
 }
 
 void grouped_matmul_wgrad(const Node& node, RefInputs in, RefResults out) {

@@ -103,7 +103,7 @@ void multiply_panel(const Block& block, const GroupedWeights& weights, int64_t p
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r, x += 2) sums[r] = add_dot(sums[r], run, x);
     }
-    const int64_t at = g * weights.outputs + n;
+    const int64_t at = g * weights.stride + n;
     const Ints16 shift = shifts(weights.zero != nullptr ? weights.zero + at : nullptr);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)

@@ -12,8 +12,9 @@ namespace octet::cpu {
 struct GroupedWeights {
   const void* codes = nullptr;                // i4 [N, K] in order rows16: N a multiple of 16, K and `group` of 8
   int64_t outputs = 0, depth = 0, group = 0;  // `group` divides K
-  const float* scales = nullptr;              // [K / group, N]
+  const float* scales = nullptr;              // [K / group, N], rows `stride` apart
   const int8_t* zero = nullptr;               // the same, or null
+  int64_t stride = outputs;
 };
 
 // out [M, N] = x [M, K] times the weights' values. The sum of a group is an integer, exact; those of groups are added

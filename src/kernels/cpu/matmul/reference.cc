@@ -30,8 +30,9 @@ void product(const Node& node, const RefTensor& a, const RefTensor& b, const Ref
   });
 }
 
-// (codes - zero) * scale_inv; `zero` may be null.
-RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv, const RefTensor* zero = nullptr) {
+}  // namespace
+
+RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv, const RefTensor* zero) {
   const ScaleIndex at(codes.type.shape, scale_inv.type.shape);
   RefTensor result = codes;
   const int64_t cols = codes.cols();
@@ -42,7 +43,6 @@ RefTensor dequantized(const RefTensor& codes, const RefTensor& scale_inv, const 
   return result;
 }
 
-// Codes of b row after row, whatever their order.
 RefTensor in_rows(const Node& node, const RefTensor& codes) {
   const std::string& name = node.attr<std::string>("order");
   if (name.empty()) return codes;
@@ -51,8 +51,6 @@ RefTensor in_rows(const Node& node, const RefTensor& codes) {
   restore_codes(find_code_order(name), codes.type, ordered, plain);
   return load_tensor(codes.type, plain.data());
 }
-
-}  // namespace
 
 void matmul(const Node& node, RefInputs in, RefResults out) {
   product(node, *in[0], *in[1], present(in, 2) ? in[2] : nullptr, out[0]);
