@@ -8,7 +8,7 @@
     llama/bin/python benchmarks/llama_cpp.py --llama-bench llama/build/bin/llama-bench \\
         --octet-bench build/release/tools/octet-bench --folder llama
 
-Writes FOLDER/llama-1b-{bf16,q8_0}.gguf once (the sizes of octet's model llama-1b), then alternates both programs,
+Writes FOLDER/llama-1b-{bf16,q8_0,q4_0}.gguf once (the sizes of octet's model llama-1b), then alternates both programs,
 ROUNDS times, so that other load affects both equally; prints medians. llama.cpp decodes from an empty
 cache of 128 tokens' depth, Octet at a context of 128.
 """
@@ -26,6 +26,7 @@ LAYERS, HIDDEN, HEADS, KV_HEADS, INTERMEDIATE, VOCAB, CONTEXT = 22, 2048, 32, 4,
 KINDS = {
     "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
+    "q4_0": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
 }
 
 
@@ -88,7 +89,7 @@ def run_octet(program, recipe, threads, tokens):
     out = subprocess.run(command + ["--context", "128", "--steps", str(tokens)], check=True, capture_output=True,
                          text=True, env=env).stdout
     row = re.search(r"^ +1 +128 +(.*)$", out, re.M).group(1).split()
-    reading = float(re.search(r"floor is at ([0-9.]+) GB/s", out).group(1))
+    reading = float(re.search(r"roofline at ([0-9.]+) GB/s", out).group(1))
     return float(row[6]), float(row[5]), reading
 
 
@@ -101,7 +102,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    for kind, recipe in (("bf16", "bf16"), ("q8_0", "int8")):
+    for kind, recipe in (("bf16", "bf16"), ("q8_0", "int8"), ("q4_0", "w4i8")):
         path = os.path.join(args.folder, f"llama-1b-{kind}.gguf")
         if not os.path.exists(path):
             write_model(path, kind)

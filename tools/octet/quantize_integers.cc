@@ -47,14 +47,14 @@ void print_errors(const std::vector<LinearReport>& report) {
     if (std::ranges::find(columns, place.second) == columns.end()) columns.push_back(place.second);
     cells[place] = linear.kept ? "-" : fmt::format("{:.2f}", 100 * linear.error);
   }
-  size_t width = 8;
-  for (const std::string& column : columns) width = std::max(width, column.size());
-  const auto print = [&](const std::string& cell) { fmt::print("{:>{}}", cell, width + 2); };
+  const auto print = [](const std::string& cell, const std::string& column) {
+    fmt::print("{:>{}}", cell, std::max<size_t>(column.size(), 8) + 2);
+  };
   fmt::print("error of outputs, %\n{:<12}", "");
-  for (const std::string& column : columns) print(column);
+  for (const std::string& column : columns) print(column, column);
   for (const std::string& row : rows) {
     fmt::print("\n{:<12}", row);
-    for (const std::string& column : columns) print(cells[{row, column}]);
+    for (const std::string& column : columns) print(cells[{row, column}], column);
   }
   fmt::print("\n");
 }
