@@ -108,6 +108,8 @@ TEST(ServingProgram, NoProductOfInt8StaysInTheComputeType) {
   EXPECT_GT(heads, 0);
   EXPECT_GT(products, heads);
   int8.target = h200_target();
+  EXPECT_NO_THROW(build_serving_program(model(), int8));
+  int8.target.integer_products = {};
   try {
     build_serving_program(model(), int8);
     FAIL() << "no error";

@@ -42,7 +42,8 @@ TEST(Target, TheH200HasItsFigures) {
   Target target = h200_target();
   EXPECT_EQ(target.memory_bytes, 150754820096);  // 143771 MiB
   EXPECT_TRUE(target.fp8_tn_only);
-  EXPECT_EQ(target.find_product(DType::kI8, DType::kI8), nullptr);
+  EXPECT_NE(target.find_product(DType::kI8, DType::kI8), nullptr);
+  EXPECT_EQ(target.find_product(DType::kI8, DType::kI4), nullptr);
   EXPECT_EQ(target.fp8_alignment, 16);
   std::map<std::string, std::vector<double>> seconds;  // by shape and precision
   for (const LinearTiming& t : target.timings)

@@ -130,8 +130,8 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   const Text text = prompt(kPrompt, 0, 0);
   const std::vector<double> exact =
       logprobs(*make_runner(*weights_, options_of(cpu_target(), "fp32", DType::kF32)), text);
-  for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"bf16", DType::kE4M3},
-                        Case{"bf16", DType::kI8}}) {
+  for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"int8", DType::kBF16},
+                        Case{"bf16", DType::kE4M3}, Case{"bf16", DType::kI8}}) {
     auto gpu = make_runner(*weights_, options_of(cuda_target(), c.recipe, c.cache));
     auto cpu = make_runner(*weights_, options_of(cpu_target(), c.recipe, c.cache));
     SCOPED_TRACE(fmt::format("{} cache {}", c.recipe, dtype_name(c.cache)));

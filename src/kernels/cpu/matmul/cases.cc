@@ -132,6 +132,13 @@ std::vector<Case> int8_cases() {
   };
   for (int64_t m : {1, 2, 3, 4, 5, 8, 9, 130})
     add(scaled(fmt::format("i8_{}x67x1153", m), m, 67, 1153, false, true, "row", "row", i8, i8, "f32"));
+  // Whole pieces of 16 bytes, which tensor cores take: tails of tiles in every dim, and K shared by blocks.
+  for (int64_t m : {7, 17, 70, 130, 300}) {
+    add(scaled(fmt::format("i8_{}x264x1168", m), m, 264, 1168, false, true, "row", "row", i8, i8, "bf16"));
+    cases.back().tolerance = {.relative = 0x1p-8, .reason = "one rounding to bf16, of values four roundings apart"};
+    add(scaled(fmt::format("i8_{}x264x1168_f32", m), m, 264, 1168, false, true, "row", "row", i8, i8, "f32"));
+  }
+  add(scaled("i8_20x3x1168", 20, 3, 1168, false, true, "row", "tensor", i8, i8, "f32"));
   add(scaled("i8_3x200x8192", 3, 200, 8192, false, true, "row", "row", i8, i8, "f32"));
   add(scaled("i8_20x3x8192", 20, 3, 8192, false, true, "row", "row", i8, i8, "f32"));
   add(scaled("i8_tensor_7x40x64", 7, 40, 64, false, true, "tensor", "tensor", i8, i8, "f32"));
@@ -147,6 +154,11 @@ std::vector<Case> int8_cases() {
     sum = whole(fmt::format("i8_bias_{}_rows", m), m, 80, 272, "row", "row", i8, i8, "f32");
     sum.inputs.push_back(integers(DType::kF32, {80}, -8, 9));
     cases.push_back(sum);
+  }
+  for (int64_t m : {4, 40, 600}) {
+    const Case wide = whole(fmt::format("i8_{}x560x400", m), m, 560, 400, "row", "row", i8, i8, "bf16");
+    cases.push_back(split(wide, {272, 16, 272}));
+    cases.push_back(with_bias(wide, DType::kF32));
   }
   // Scales that vary along K, and only one side in FP8: a float32 product.
   cases.push_back(whole("i8_blocks", 6, 140, 300, "1x128", "128x128", i8, i8, "f32"));

@@ -59,9 +59,10 @@ struct ActivationGradient {
 // kPlain and whatever has an amax: bf16 only.
 void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_t stream);
 
-// --- rows: y in bf16 to e4m3 codes with a scale a row, in one pass (common/quantize_per_row.cuh); cols, the strides
-// and where columns begin are multiples of 8. quantize: codes, scale_inv and amax; of job only what y is made of.
-void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, cudaStream_t stream);
+// --- rows: y in bf16 to e4m3 or i8 codes with a scale a row, in one pass (common/quantize_per_row.cuh); cols, the
+// strides and where columns begin are multiples of 8. quantize: codes, scale_inv and amax; of job only what y is made
+// of.
+void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, DType format, cudaStream_t stream);
 
 // --- tiles, bf16; cols and, where there are transposed codes, rows are multiples of 16.
 

@@ -197,6 +197,8 @@ TEST_F(ActivationFusions, CodesPerRow) {
       const cpu::BuiltCase built = cpu::build_case(activation_fusion_case(fusion), DType::kBF16, false);
       EXPECT_STREQ(select_kernel(built.graph, built.node()).name, "activation_rows");
       expect_equal_to_members(fusion);
+      fusion.format = DType::kI8;
+      expect_equal_to_members(fusion);
     }
   }
   for (const Size& s : {Size{33, 75}, Size{5, 264}}) {

@@ -17,7 +17,7 @@ using Form = ActivationForm;
 bool matrices_are(const FusionBody& body, DType dtype) {
   return std::all_of(body.graph().nodes().begin(), body.graph().nodes().end(), [&](const Node& node) {
     const TensorType& type = node.results[0];
-    return type.shape.rank() < 2 || is_fp8(type.dtype) || type.dtype == dtype;
+    return type.shape.rank() < 2 || is_code(type.dtype) || type.dtype == dtype;
   });
 }
 
@@ -178,7 +178,7 @@ bool accepts_forward_rows(const Graph&, const Node& node) {
   return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain, true) && only_leave(body, {}) &&
          !transposed && places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
          parse_scale_layout(quantize.attr<std::string>("scaling")) == ScaleLayout::kRow &&
-         quantize.results[0].dtype == DType::kE4M3;
+         (quantize.results[0].dtype == DType::kE4M3 || quantize.results[0].dtype == DType::kI8);
 }
 
 BoundKernel bind_forward_rows(DeviceContext&, const Graph&, const Node& node) {
@@ -186,7 +186,9 @@ BoundKernel bind_forward_rows(DeviceContext&, const Graph&, const Node& node) {
   const Chain chain = forward_chain(node).value();
   const ForwardPlaces places(body, chain);
   const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
-  return [=](const KernelArgs& args) { launch_activation_rows(places.of(args), end.of(args).job, args.stream); };
+  return [=, format = chain.sinks[0].quantize->results[0].dtype](const KernelArgs& args) {
+    launch_activation_rows(places.of(args), end.of(args).job, format, args.stream);
+  };
 }
 
 // --- gradients

@@ -254,13 +254,15 @@ void launch_activation_grad_pointwise(const ActivationGradient& job, cudaStream_
   });
 }
 
-void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, cudaStream_t stream) {
+void launch_activation_rows(const ActivationForward& job, QuantizeJob quantize, DType format, cudaStream_t stream) {
   if (quantize.amax != nullptr) cudaMemsetAsync(quantize.amax, 0, sizeof(float), stream);
   with_activation_form<true>(job.fn, job.form, [&]<typename Fn, Form kForm>(Fn, std::integral_constant<Form, kForm>) {
-    launch_quantize_per_row<e4m3>(
-        ActivatedRows<Fn, kForm>{static_cast<const bf16*>(job.x), static_cast<const bf16*>(job.up), job.x_stride,
-                                 job.up_stride, job.bias, job.bias_type == DType::kF32},
-        quantize, choose_quantize_per_row(quantize.rows, quantize.cols, true), stream);
+    const ActivatedRows<Fn, kForm> rows{
+        static_cast<const bf16*>(job.x), static_cast<const bf16*>(job.up), job.x_stride, job.up_stride, job.bias,
+        job.bias_type == DType::kF32};
+    const PerRowPlan plan = choose_quantize_per_row(quantize.rows, quantize.cols, true);
+    format == DType::kI8 ? launch_quantize_per_row<int8_t>(rows, quantize, plan, stream)
+                         : launch_quantize_per_row<e4m3>(rows, quantize, plan, stream);
   });
 }
 

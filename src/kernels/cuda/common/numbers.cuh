@@ -84,6 +84,13 @@ __device__ __forceinline__ int8_t from_float<int8_t>(float x) {
   return static_cast<int8_t>(__float2int_rn(fminf(fmaxf(x != x ? 0.0f : x, -127.0f), 127.0f)));
 }
 
+// A result of codes of int8: their sum, exact, by the scales of the row and the column, then what is added. Every
+// rounding is written out, so that all kernels give the same bits.
+__device__ __forceinline__ float scale_sum(int32_t sum, float row_scale, float col_scale, float c, float bias) {
+  const float product = __fmul_rn(__int2float_rn(sum), __fmul_rn(row_scale, col_scale));
+  return __fadd_rn(__fadd_rn(product, c), bias);
+}
+
 // kCount neighbouring elements, loaded and stored as one access where it is 2, 4, 8 or 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Vec {
@@ -179,9 +186,9 @@ bool with_fp8_type(DType dtype, Body&& body) {
     default: return false;
   }
 }
-// Of the codes that caches hold; false for another.
+// Of the codes of one byte; false for another.
 template <typename Body>
-bool with_cache_code(DType dtype, Body&& body) {
+bool with_code_type(DType dtype, Body&& body) {
   if (dtype != DType::kI8) return with_fp8_type(dtype, body);
   body(int8_t{});
   return true;

@@ -20,10 +20,17 @@ inline constexpr int kTile = 128, kTileThreads = 256, kPartRows = 4, kPartCols =
 // every code but a NaN's is that of x, scales being positive.
 template <typename Code>
 __device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2, float x3, const float (&scales)[4]) {
-  constexpr __nv_fp8_interpretation_t kFormat = std::is_same_v<Code, e4m3> ? __NV_E4M3 : __NV_E5M2;
-  const uint32_t low = __nv_cvt_float2_to_fp8x2({x0 * scales[0], x1 * scales[1]}, __NV_SATFINITE, kFormat),
-                 high = __nv_cvt_float2_to_fp8x2({x2 * scales[2], x3 * scales[3]}, __NV_SATFINITE, kFormat);
-  return __byte_perm(low, high, 0x5410);
+  if constexpr (std::is_same_v<Code, int8_t>) {
+    const auto code = [](float x, float scale) {
+      return static_cast<uint32_t>(static_cast<uint8_t>(from_float<int8_t>(x * scale)));
+    };
+    return code(x0, scales[0]) | code(x1, scales[1]) << 8 | code(x2, scales[2]) << 16 | code(x3, scales[3]) << 24;
+  } else {
+    constexpr __nv_fp8_interpretation_t kFormat = std::is_same_v<Code, e4m3> ? __NV_E4M3 : __NV_E5M2;
+    const uint32_t low = __nv_cvt_float2_to_fp8x2({x0 * scales[0], x1 * scales[1]}, __NV_SATFINITE, kFormat),
+                   high = __nv_cvt_float2_to_fp8x2({x2 * scales[2], x3 * scales[3]}, __NV_SATFINITE, kFormat);
+    return __byte_perm(low, high, 0x5410);
+  }
 }
 template <typename Code>
 __device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2, float x3, float scale) {
@@ -33,7 +40,7 @@ __device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2
 // of each byte is that of an x.
 template <typename Code>
 __device__ __forceinline__ uint32_t with_nans(uint32_t codes, uint32_t signs) {
-  codes |= signs & 0x80808080u;
+  if constexpr (!std::is_same_v<Code, int8_t>) codes |= signs & 0x80808080u;  // of int8 a NaN is 0
   if constexpr (std::is_same_v<Code, e5m2>) {  // exponent bits all set
     const uint32_t is_nan = (((codes & 0x7c7c7c7cu) + 0x04040404u) >> 7) & 0x01010101u;
     codes &= ~is_nan;

@@ -1,4 +1,5 @@
-// Hopper's products of a warp group (wgmma): 64 rows by 2 kCount columns, float32 sums; 32 bytes along the contraction.
+// Hopper's products of a warp group (wgmma): 64 rows by 2 kCount columns, float32 sums, int32 of int8 codes; 32 bytes
+// along the contraction.
 //
 // Tiles in shared memory are panels: rows of 128 bytes, piece c of 16 bytes of row r at c ^ (r % 8), which is the
 // hardware's 128-byte swizzle when a panel begins at a multiple of 1024 bytes. Element d[4 n + e] of a lane's sums is
@@ -35,16 +36,20 @@ template <int kCount>
 __device__ __forceinline__ void pin(float (&d)[kCount]) {
   unroll<kCount>([&](int i) { asm volatile("" : "+f"(d[i])::"memory"); });
 }
+template <int kCount>
+__device__ __forceinline__ void pin(int32_t (&d)[kCount]) {
+  unroll<kCount>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
+}
 
 // The sums as operands of an instruction, and their names.
-#define OCTET_SUMS_4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define OCTET_SUMS_8(i) OCTET_SUMS_4(i), OCTET_SUMS_4((i) + 4)
-#define OCTET_SUMS_16(i) OCTET_SUMS_8(i), OCTET_SUMS_8((i) + 8)
-#define OCTET_SUMS_32(i) OCTET_SUMS_16(i), OCTET_SUMS_16((i) + 16)
-#define OCTET_SUMS_64(i) OCTET_SUMS_32(i), OCTET_SUMS_32((i) + 32)
-#define OCTET_SUMS_128(i) OCTET_SUMS_64(i), OCTET_SUMS_64((i) + 64)
-#define OCTET_SUMS_48(i) OCTET_SUMS_32(i), OCTET_SUMS_16((i) + 32)
-#define OCTET_SUMS_96(i) OCTET_SUMS_64(i), OCTET_SUMS_32((i) + 64)
+#define OCTET_SUMS_4(in, i) in(d[i]), in(d[(i) + 1]), in(d[(i) + 2]), in(d[(i) + 3])
+#define OCTET_SUMS_8(in, i) OCTET_SUMS_4(in, i), OCTET_SUMS_4(in, (i) + 4)
+#define OCTET_SUMS_16(in, i) OCTET_SUMS_8(in, i), OCTET_SUMS_8(in, (i) + 8)
+#define OCTET_SUMS_32(in, i) OCTET_SUMS_16(in, i), OCTET_SUMS_16(in, (i) + 16)
+#define OCTET_SUMS_64(in, i) OCTET_SUMS_32(in, i), OCTET_SUMS_32(in, (i) + 32)
+#define OCTET_SUMS_128(in, i) OCTET_SUMS_64(in, i), OCTET_SUMS_64(in, (i) + 64)
+#define OCTET_SUMS_48(in, i) OCTET_SUMS_32(in, i), OCTET_SUMS_16(in, (i) + 32)
+#define OCTET_SUMS_96(in, i) OCTET_SUMS_64(in, i), OCTET_SUMS_32(in, (i) + 64)
 #define OCTET_NAMES_4 "%0,%1,%2,%3"
 #define OCTET_NAMES_8 OCTET_NAMES_4 ",%4,%5,%6,%7"
 #define OCTET_NAMES_16 OCTET_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -59,25 +64,32 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
   OCTET_NAMES_96                                                                                                 \
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%" \
   "118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// `left` and its operands: a descriptor or four registers.
-#define OCTET_WGMMA(shape, type, count, left, right, accumulates, suffix, ...)                      \
-  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " accumulates                    \
-               ", 0;\n"                                                                             \
-               "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" OCTET_NAMES_##count \
-               "}, " left ", " right ", accumulate, 1, 1" suffix ";\n}\n"                           \
-               : OCTET_SUMS_##count(0)                                                              \
+// `left` and its operands: a descriptor or four registers. `in`: the registers of sums; float32 sums have factors of
+// both operands.
+#define OCTET_WGMMA(shape, types, in, count, left, right, accumulates, suffix, ...)                                    \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " accumulates                                       \
+               ", 0;\n"                                                                                                \
+               "wgmma.mma_async.sync.aligned." shape "." types " {" OCTET_NAMES_##count "}, " left ", " right          \
+                                                                                        ", accumulate" suffix ";\n}\n" \
+               : OCTET_SUMS_##count(in, 0)                                                                             \
                : __VA_ARGS__, "l"(b), "r"(accumulate))
-#define OCTET_WGMMA_TYPES(count, n, left, right, accumulates, suffix, ...)                     \
-  if constexpr (kCount == count && std::is_same_v<T, e4m3>)                                    \
-    OCTET_WGMMA("m64n" n "k32", "e4m3", count, left, right, accumulates, "", __VA_ARGS__);     \
-  if constexpr (kCount == count && std::is_same_v<T, bf16>)                                    \
-    OCTET_WGMMA("m64n" n "k16", "bf16", count, left, right, accumulates, suffix, __VA_ARGS__); \
-  if constexpr (kCount == count && std::is_same_v<T, f16>)                                     \
-  OCTET_WGMMA("m64n" n "k16", "f16", count, left, right, accumulates, suffix, __VA_ARGS__)
+#define OCTET_WGMMA_TYPES(count, n, left, right, accumulates, suffix, ...)                                             \
+  if constexpr (kCount == count && std::is_same_v<T, e4m3>)                                                            \
+    OCTET_WGMMA("m64n" n "k32", "f32.e4m3.e4m3", "+f", count, left, right, accumulates, ", 1, 1", __VA_ARGS__);        \
+  if constexpr (kCount == count && std::is_same_v<T, bf16>)                                                            \
+    OCTET_WGMMA("m64n" n "k16", "f32.bf16.bf16", "+f", count, left, right, accumulates, ", 1, 1" suffix, __VA_ARGS__); \
+  if constexpr (kCount == count && std::is_same_v<T, int8_t>)                                                          \
+    OCTET_WGMMA("m64n" n "k32", "s32.s8.s8", "+r", count, left, right, accumulates, "", __VA_ARGS__);                  \
+  if constexpr (kCount == count && std::is_same_v<T, f16>)                                                             \
+  OCTET_WGMMA("m64n" n "k16", "f32.f16.f16", "+f", count, left, right, accumulates, ", 1, 1" suffix, __VA_ARGS__)
+
+// What sums are: int32 of int8 codes, which is exact, float32 of the rest.
+template <typename T>
+using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
 // d (+)= 64 rows by 2 kCount rows, both in shared memory, the contraction along rows.
 template <typename T, int kCount>
-__device__ __forceinline__ void multiply_rows(float (&d)[kCount], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void multiply_rows(Sum<T> (&d)[kCount], uint64_t a, uint64_t b, int accumulate) {
   static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128);
   OCTET_WGMMA_TYPES(16, "32", "%16", "%17", "%18", ", 0, 0", "l"(a));
   OCTET_WGMMA_TYPES(32, "64", "%32", "%33", "%34", ", 0, 0", "l"(a));

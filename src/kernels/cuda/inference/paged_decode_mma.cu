@@ -145,7 +145,7 @@ Instance instance_of(const PagedProblem& p, DType cache) {
       chosen = instance<T, 256, 1, 3, 2>();
     }
   };
-  if (with_cache_code(cache, choose_codes)) return chosen;
+  if (with_code_type(cache, choose_codes)) return chosen;
   if (p.dim <= 64) return wide ? instance<bf16, 64, 4, 3, 2>() : instance<bf16, 64, 1, 4, 3>();
   if (p.dim <= 128) return wide ? instance<bf16, 128, 2, 3, 2>() : instance<bf16, 128, 1, 3, 2>();
   return instance<bf16, 256, 1, 3, 1>();

@@ -432,7 +432,7 @@ void launch_paged_prefill_wgmma(const PagedProblem& p, const PagedOperands& x, v
   auto* list = static_cast<prefill::PrefillWork*>(scratch);
   launch_overlapped(prefill::list_prefill_tiles_kernel, {1, prefill::kListThreads}, stream, p, x, list);
   const auto launch = [&]<typename T>(T) { prefill::launch_dim<T>(p, x, list, sm_count, stream); };
-  if (!with_cache_code(x.k.dtype, launch)) launch(bf16{});
+  if (!with_code_type(x.k.dtype, launch)) launch(bf16{});
 }
 
 }  // namespace octet::cuda

@@ -1,5 +1,5 @@
 // The products of a GPT-3 5B layer (hidden 4096, inner 16384): forward and both gradients over 8192 and 16384 tokens;
-// forward over 16 and 128 tokens, as in decoding, with a scale per token.
+// forward over 16 and 128 tokens, as in decoding, with a scale per token; int8 beside FP8, and weights of four bits.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
@@ -98,6 +98,19 @@ std::vector<Case> matmul_bench_cases() {
       rows.attrs.set("scaling_a", std::string("row")), rows.attrs.set("scaling_b", std::string("row"));
       cases.push_back(rows);
       cases.push_back(fp8_product(role, name + "_block", true));
+    }
+  }
+  // Of a Llama-2-7B, as they are merged: int8 beside e4m3, both with a scale a row.
+  for (const int64_t tokens : {1, 8, 16, 64, 128, 512, 1024, 2048, 16384}) {
+    for (const Role& role : {Role{"fprop", tokens, 12288, 4096}, Role{"fprop", tokens, 4096, 4096},
+                             Role{"fprop", tokens, 22016, 4096}, Role{"fprop", tokens, 4096, 11008}}) {
+      for (const DType codes : {DType::kI8, kE4M3}) {
+        Case c = fp8_product(role, fmt::format("{}x{}x{}_w8a8_{}", role.m, role.n, role.k, dtype_name(codes)), false);
+        c.inputs[0] = cpu::uniform(codes, {role.m, role.k}, -100, 100), c.inputs[1] = ones({role.m});
+        c.inputs[2] = cpu::uniform(codes, {role.n, role.k}, -100, 100), c.inputs[3] = ones({role.n});
+        c.attrs.set("scaling_a", std::string("row")), c.attrs.set("scaling_b", std::string("row"));
+        cases.push_back(c);
+      }
     }
   }
   for (const int64_t tokens : {1, 16, 64, 512}) {  // weights of four bits by groups of 128

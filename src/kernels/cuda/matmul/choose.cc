@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace octet::cuda {
 namespace {
 
@@ -24,7 +26,7 @@ GemvPlan choose_gemv(const GemvDesc& desc, const DeviceFacts& device) {
          chunks >= kMinChunksPerSplit * plan.splits * plan.warps) {
     plan.splits *= 2;
   }
-  plan.tiles = desc.dtype == DType::kE4M3 && !desc.blocks && tiles > kTwoTilesPerSm * sms ? 2 : 1;
+  plan.tiles = desc.dtype != DType::kBF16 && !desc.blocks && tiles > kTwoTilesPerSm * sms ? 2 : 1;
   plan.grid = divide_up(desc.n, int64_t{plan.tiles} * kGemvTileRows);
   return plan;
 }
@@ -32,6 +34,35 @@ GemvPlan choose_gemv(const GemvDesc& desc, const DeviceFacts& device) {
 std::string to_string(const GemvPlan& plan) {
   return fmt::format("{} warps{}{}", plan.warps, plan.splits > 1 ? fmt::format(", split-K {}", plan.splits) : "",
                      plan.tiles > 1 ? fmt::format(", {} tiles", plan.tiles) : "");
+}
+
+// The least time, in clocks, by a model: a step multiplies 4 a token, or reads its bytes from L2 at 24 a clock; a tile
+// ends in its results being stored, 12 a token.
+Int8Plan choose_int8(int64_t m, int64_t n, int64_t k, const DeviceFacts& device) {
+  constexpr int64_t kMostSplits = 4, kMinSteps = 4, kPerTile = 1500, kPerJoin = 2000;
+  const int64_t pairs = std::max(device.sm_count / 2, 1), steps = divide_up(k, kInt8Depth);
+  Int8Plan best;
+  int64_t least = 0;
+  for (const int tokens : {64, 128, 192, 256}) {
+    if (tokens > 64 && m <= tokens - 64) break;
+    const int64_t tiles = divide_up(m, tokens) * divide_up(n, kInt8Columns);
+    const int64_t step = std::max<int64_t>(4 * tokens, (128 * 128 + 64 * tokens) / 24);
+    for (int splits = 1; splits <= (tokens <= 128 ? kMostSplits : 1); ++splits) {
+      if (splits > 1 && steps < kMinSteps * splits) break;
+      const int64_t turns = divide_up(tiles * splits, pairs);
+      const int64_t end = kPerTile + 12 * tokens + (splits > 1 ? kPerJoin : 0);
+      const int64_t time = turns * (divide_up(steps, splits) * step + (tokens == 64 ? end / 2 : end));
+      if (least > 0 && time >= least) continue;
+      least = time;
+      const int64_t resident = pairs * (tokens == 64 ? 2 : 1);
+      best = {tokens, splits, tiles, splits > 1 ? tiles : std::min(tiles, resident)};
+    }
+  }
+  return best;
+}
+
+std::string to_string(const Int8Plan& plan) {
+  return fmt::format("{} rows{}", plan.tokens, plan.splits > 1 ? fmt::format(", split-K {}", plan.splits) : "");
 }
 
 }  // namespace octet::cuda

@@ -92,8 +92,10 @@ bool accepts_gemv(const Graph& graph, const Node& node) {
          p.parts.size() <= static_cast<size_t>(kGemvParts);
 }
 
-BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+namespace {
+
+// All but the pointers.
+Gemv gemv_of(const Graph& graph, const Node& node, const Product& p) {
   Gemv gemv{.m = p.m,
             .n = p.n,
             .k = p.k,
@@ -110,17 +112,78 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
     gemv.parts[i].begin = i == 0 ? 0 : gemv.parts[i - 1].end;
     gemv.parts[i].end = gemv.parts[i].begin + p.parts[i];
   }
-  const GemvPlan plan =
-      choose_gemv({.n = gemv.n, .k = gemv.k, .dtype = gemv.dtype, .blocks = gemv.blocks}, context.facts());
+  return gemv;
+}
+
+void put_pointers(const KernelArgs& args, const Product& p, Gemv& gemv) {
+  gemv.x = args.in[p.a.input].data, gemv.weights = args.in[p.b.input].data;
+  if (p.fp8()) {
+    gemv.x_scale = args.in[p.a.scale_input].as<float>();
+    gemv.weight_scale = args.in[p.b.scale_input].as<float>();
+  }
+  gemv.c = at(args.in, p.c), gemv.bias = at(args.in, p.bias);
+  for (int i = 0; i < gemv.part_count; ++i) gemv.parts[i].out = args.out[static_cast<size_t>(i)].data;
+}
+
+GemvPlan plan_of(const Gemv& gemv, const DeviceFacts& device) {
+  return choose_gemv({.n = gemv.n, .k = gemv.k, .dtype = gemv.dtype, .blocks = gemv.blocks}, device);
+}
+
+// From row `first` on, as many as the kernel takes.
+Gemv rows_from(const Gemv& all, int64_t first) {
+  const auto on = [](const void* data, int64_t bytes) {
+    return data == nullptr ? nullptr : const_cast<std::byte*>(static_cast<const std::byte*>(data)) + bytes;
+  };
+  Gemv gemv = all;
+  const int64_t out_bytes = dtype_bytes(all.out_dtype);
+  gemv.m = std::min(all.m - first, kGemvRows);
+  gemv.x = on(all.x, first * all.k), gemv.c = on(all.c, first * all.n * out_bytes);
+  if (all.x_scale_rows) gemv.x_scale += first;
+  for (GemvPart& part : gemv.parts) part.out = on(part.out, first * (part.end - part.begin) * out_bytes);
+  return gemv;
+}
+
+}  // namespace
+
+BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  Gemv gemv = gemv_of(graph, node, p);
+  const GemvPlan plan = plan_of(gemv, context.facts());
   return {[p, gemv, plan](const KernelArgs& args) mutable {
-            gemv.x = args.in[p.a.input].data, gemv.weights = args.in[p.b.input].data;
-            if (p.fp8()) {
-              gemv.x_scale = args.in[p.a.scale_input].as<float>();
-              gemv.weight_scale = args.in[p.b.scale_input].as<float>();
-            }
-            gemv.c = at(args.in, p.c), gemv.bias = at(args.in, p.bias);
-            for (int i = 0; i < gemv.part_count; ++i) gemv.parts[i].out = args.out[static_cast<size_t>(i)].data;
+            put_pointers(args, p, gemv);
             launch_gemv(gemv, plan, args.stream);
+          },
+          [plan](const KernelArgs&) { return to_string(plan); }};
+}
+
+bool accepts_int8(const Graph& graph, const Node& node) {
+  constexpr int64_t kMaxDepth = int64_t{1} << 17;  // sums stay below 2^31
+  if (product_form(node) == ProductForm::kNone) return false;
+  const Product p = product_of(graph, node);
+  return p.fp8() && p.a.dtype == DType::kI8 && p.b.dtype == DType::kI8 && p.order.empty() && p.zero < 0 && p.a.k_inner &&
+         p.b.k_inner && p.k % 16 == 0 && p.k < kMaxDepth && has_scaling(p) && p.a.scaling != ScaleLayout::kRow128 &&
+         is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
+         p.parts.size() <= static_cast<size_t>(kGemvParts);
+}
+
+// Tensor cores' tiles want whole runs of eight columns; products without go through the kernel of few rows.
+BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Product p = product_of(graph, node);
+  Gemv gemv = gemv_of(graph, node, p);
+  const auto in_runs = [](int64_t columns) { return columns % 8 == 0; };
+  if (p.m > kGemvRows && in_runs(p.n) && std::ranges::all_of(p.parts, in_runs)) {
+    const Int8Plan plan = choose_int8(p.m, p.n, p.k, context.facts());
+    return {[p, gemv, plan](const KernelArgs& args) mutable {
+              put_pointers(args, p, gemv);
+              launch_int8_wgmma(gemv, plan, args.stream);
+            },
+            [plan](const KernelArgs&) { return to_string(plan); }};
+  }
+  const GemvPlan plan = plan_of(gemv, context.facts());
+  return {[p, gemv, plan](const KernelArgs& args) mutable {
+            put_pointers(args, p, gemv);
+            for (int64_t first = 0; first < p.m; first += kGemvRows)
+              launch_gemv(rows_from(gemv, first), plan, args.stream);
           },
           [plan](const KernelArgs&) { return to_string(plan); }};
 }

@@ -1,6 +1,7 @@
 // Weights go from memory straight into tensor core fragments: 16 weight rows by 8 rows of x a product of mma.m16n8k16.
 // A thread's 16 bytes of a row are two (bf16) or four (codes) steps of k; x is read alike, so that the order of k
-// inside a chunk does not matter. Codes become f16, which holds them exactly; sums are float32. Partial sums of warps,
+// inside a chunk does not matter. Codes e4m3 become f16, which holds them exactly; sums are float32, int32 of int8
+// codes. Partial sums of warps,
 // then of a cluster's blocks (split-K through DSMEM), are added in a fixed order. Weights are read while the previous
 // kernel still runs (PDL), where nothing writes them.
 #include <cooperative_groups.h>
@@ -38,6 +39,18 @@ __device__ __forceinline__ void multiply(e4m3, float (&sum)[4], const uint4& low
   };
   word(low.x, high.x, x.x), word(low.y, high.y, x.y), word(low.z, high.z, x.z), word(low.w, high.w, x.w);
 }
+__device__ __forceinline__ void multiply(int8_t, int32_t (&sum)[4], const uint4& low, const uint4& high,
+                                         const uint4& x) {
+  const auto words = [&](uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  };
+  words(low.x, high.x, low.y, high.y, x.x, x.y), words(low.z, high.z, low.w, high.w, x.z, x.w);
+}
+template <typename T>
+using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
 __device__ float load_element(const void* data, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
@@ -69,6 +82,7 @@ struct Epilogue {
     if (g.c != nullptr) c = load_element(g.c, g.out_dtype, row * g.n + col);
   }
   __device__ float operator()(float sum) const { return sum * x_scale * weight_scale + c + bias; }
+  __device__ float operator()(int32_t sum) const { return scale_sum(sum, x_scale, weight_scale, c, bias); }
 };
 
 // A thread's share of one chunk of 128 bytes along K: of the rows g and g + 8 of every tile.
@@ -115,8 +129,8 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   constexpr int kRows = kTiles * kTileRows, kResults = kRows * static_cast<int>(kGemvRows);
   constexpr int kAhead = kTiles == 1 ? 4 : 2;  // chunks in flight
   constexpr int kPerThread = kResults / (32 * kMinGemvWarps);
-  __shared__ float partial[kMaxGemvWarps][kResults];
-  __shared__ float total[kResults];
+  __shared__ Sum<T> partial[kMaxGemvWarps][kResults];
+  __shared__ Sum<T> total[kResults];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
   const int64_t row_bytes = g.k * static_cast<int64_t>(sizeof(T)), first = int64_t{blockIdx.x} * kRows;
@@ -160,7 +174,7 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   }
   for_results([&](int n, int, int64_t row, int64_t col) { epilogue[n].read_rest(g, row, col); });
 
-  float sum[kTiles][4] = {};
+  Sum<T> sum[kTiles][4] = {};
   while (at < row_bytes) {
     uint4 y[kAhead][2];
     unroll<kAhead, 2>([&](int i, int half) {
@@ -198,7 +212,7 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   });
   __syncthreads();
   const auto warp_total = [&](int i) {
-    float value = 0;
+    Sum<T> value = 0;
     for (int other = 0; other < warps; ++other) value += partial[other][i];
     return value;
   };
@@ -211,7 +225,7 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   cluster.sync();
   if (cluster.block_rank() == 0) {
     for_results([&](int n, int i, int64_t row, int64_t col) {
-      float value = 0;
+      Sum<T> value = 0;
       for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) value += *cluster.map_shared_rank(&total[i], rank);
       store_result(g, row, col, epilogue[n](value));
     });
@@ -241,6 +255,7 @@ void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
   const bool bf16_weights = gemv.dtype == DType::kBF16;
   if (gemv.offsets != nullptr) return bf16_weights ? with_tiles(bf16{}, no, yes) : with_tiles(e4m3{}, no, yes);
   if (bf16_weights) return with_tiles(bf16{}, no, no);
+  if (gemv.dtype == DType::kI8) return with_tiles(int8_t{}, no, no);
   gemv.blocks ? with_tiles(e4m3{}, yes, no) : with_tiles(e4m3{}, no, no);
 }
 

@@ -22,7 +22,7 @@ struct GemvPart {
 // x [M, K] weights [N, K]^T, times scales, + c [M, N] + bias [N]; rounded once. What is null is left out.
 struct Gemv {
   int64_t m = 0, n = 0, k = 0;  // rows of x and of weights are whole 16-byte pieces
-  DType dtype = DType::kBF16;   // of x and weights: bf16, or codes e4m3
+  DType dtype = DType::kBF16;   // of x and weights: bf16, or codes e4m3 or i8
   const void* x = nullptr;
   const void* weights = nullptr;
   const float* x_scale = nullptr;       // [M], [1], or in blocks [ceil(K/128), M]
@@ -42,6 +42,8 @@ struct Gemv {
 };
 
 void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream);
+// Codes of int8 by any number of rows, not grouped: N and the parts' columns are multiples of 8, both scales are there.
+void launch_int8_wgmma(const Gemv& gemv, const Int8Plan& plan, cudaStream_t stream);
 
 // --- The matrix product for everything cuBLASLt refuses: any mixture of types, strides, scalings and odd sizes,
 // decoded to float32 while loading, summed in float32. Correct everywhere, fast nowhere. Element (outer, k) lies at

@@ -49,6 +49,10 @@ Product product_of(const Graph& graph, const Node& node);
 bool accepts_gemv(const Graph& graph, const Node& node);  // any of the forms; fusions of other kinds: false
 BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node);
 
+// Codes of int8 on both sides, a scale a row or tensor: exact sums, so the same bits for any number of rows.
+bool accepts_int8(const Graph& graph, const Node& node);
+BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node);
+
 // Weights in integer codes.
 bool accepts_int4(const Graph& graph, const Node& node);
 BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node);

@@ -199,7 +199,7 @@ void launch_norm_epilogue(const NormForward& call, const NormPlan& plan, cudaStr
   if (q.codes == nullptr && q.scale_inv == nullptr && q.scale_inv_t == nullptr) {
     call.amax == nullptr ? launch_norm_plan<T, kLayer, Epilogue::kPlain>(call, plan, stream)
                          : launch_norm_plan<T, kLayer, Epilogue::kAmax>(call, plan, stream);
-  } else if (call.amax == nullptr && q.scaling == ScaleLayout::kRow && q.format == DType::kE4M3) {
+  } else if (call.amax == nullptr && q.scaling == ScaleLayout::kRow) {
     launch_norm_plan<T, kLayer, Epilogue::kRowCodes>(call, plan, stream);
   } else {
     launch_norm_plan<T, kLayer, Epilogue::kCodes>(call, plan, stream);

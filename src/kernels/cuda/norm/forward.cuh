@@ -22,6 +22,8 @@ __device__ __forceinline__ void store_codes(DType format, void* codes, int64_t a
   uint2 words;
   if (format == DType::kE4M3) {
     words = {encode4<e4m3>(x[0], x[1], x[2], x[3], scale), encode4<e4m3>(x[4], x[5], x[6], x[7], scale)};
+  } else if (format == DType::kI8) {
+    words = {encode4<int8_t>(x[0], x[1], x[2], x[3], scale), encode4<int8_t>(x[4], x[5], x[6], x[7], scale)};
   } else {
     words = {encode4<e5m2>(x[0], x[1], x[2], x[3], scale), encode4<e5m2>(x[4], x[5], x[6], x[7], scale)};
   }
@@ -73,7 +75,7 @@ __device__ __forceinline__ void prefetch_channels(const NormForward& p, int64_t 
   if constexpr (kLayer) at(p.bias, p.bias_dtype);
 }
 
-// What follows y: nothing; its amax; e4m3 codes with one scale per row, without an amax; codes of any scaling, with an
+// What follows y: nothing; its amax; codes with one scale per row, without an amax; codes of any scaling, with an
 // amax.
 enum class Epilogue : uint8_t { kPlain, kAmax, kRowCodes, kCodes };
 
@@ -161,7 +163,6 @@ struct NormRow {
     using M = Magnitudes<T>;
     const NormQuantize& q = p.quantize;
     const ScaleLayout scaling = kEpilogue == Epilogue::kRowCodes ? ScaleLayout::kRow : q.scaling;
-    const DType format = kEpilogue == Epilogue::kRowCodes ? DType::kE4M3 : q.format;
     uint32_t largest = 0;  // packed as T is
     unroll<kGroups>([&](int g) {
       const int64_t at = row * p.cols + column(g);
@@ -176,7 +177,7 @@ struct NormRow {
         }
         if constexpr (kCoded) {
           y.unpack(v[g]);
-          if (scaling == ScaleLayout::kTensor && q.codes != nullptr) store_codes(format, q.codes, at, v[g], given);
+          if (scaling == ScaleLayout::kTensor && q.codes != nullptr) store_codes(q.format, q.codes, at, v[g], given);
         }
       }
       if constexpr (kSeen) largest = M::max(largest, most);
@@ -189,7 +190,7 @@ struct NormRow {
             if (q.scale_inv != nullptr && team.thread() % 16 == 0) {
               q.scale_inv[row128_scale_index(row, column(g) / 128, p.rows)] = __fdiv_rn(1.0f, scale);
             }
-            if (q.codes != nullptr) store_codes(format, q.codes, at, v[g], scale);
+            if (q.codes != nullptr) store_codes(q.format, q.codes, at, v[g], scale);
           }
         }
       }
@@ -199,7 +200,7 @@ struct NormRow {
       const float scale = scale_of(q.formula, team.max_bits(M::bits(largest)));
       if (q.scale_inv != nullptr && team.thread() == 0) q.scale_inv[row] = __fdiv_rn(1.0f, scale);
       unroll<kGroups>([&](int g) {
-        if (has(g) && q.codes != nullptr) store_codes(format, q.codes, row * p.cols + column(g), v[g], scale);
+        if (has(g) && q.codes != nullptr) store_codes(q.format, q.codes, row * p.cols + column(g), v[g], scale);
       });
     }
     if (scaling == ScaleLayout::kTensor && row == 0 && team.thread() == 0) {

@@ -78,6 +78,16 @@ TEST_F(NormFusions, WithCodes) {
   }
 }
 
+TEST_F(NormFusions, WithInt8CodesARow) {
+  for (const Size& s : kSizes) {
+    for (const bool layer : {false, true}) {
+      const std::vector<std::string> codes = {"quantize.0", "quantize.1"};
+      expect_equal_to_members({"norm_quantize", layer, s.rows, s.cols, "row", DType::kI8, codes});
+      expect_equal_to_members({"add_norm_quantize", layer, s.rows, s.cols, "row", DType::kI8, {"add.0", "quantize.0"}});
+    }
+  }
+}
+
 // Codes of both directions under one scale, of many rows, edges in rows and columns; again and again the same bits, and
 // every count at 0 after.
 TEST_F(NormFusions, CodesOfManyRows) {

@@ -164,6 +164,7 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
   const ScaleLayout scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
   const bool transposed = body.result(*quantize, 2) >= 0 || body.result(*quantize, 3) >= 0;
   if (scaling == ScaleLayout::kTensor && body.input(*quantize, 1) < 0) return false;
+  if (quantize->results[0].dtype == DType::kI8 && scaling != ScaleLayout::kRow) return false;
   return chain->sinks[0].amax == nullptr && scaling != ScaleLayout::kTile128 &&
          !(scaling == ScaleLayout::kRow && transposed);
 }

@@ -354,7 +354,7 @@ void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperan
       launch(rope_scatter_rows_kernel<C, kNarrow>, kNarrow);
     }
   };
-  if (!with_cache_code(p.cache, launch_for)) launch_for(bf16{});
+  if (!with_code_type(p.cache, launch_for)) launch_for(bf16{});
 }
 
 }  // namespace octet::cuda

@@ -17,7 +17,10 @@ ScaleFormula formula_of(const Node& node) {
 }
 
 bool accepts_quantize(const Graph& graph, const Node& node) {
-  return is_f32_or_bf16(graph.dtype(node.inputs[0])) && is_fp8(node.results[0].dtype);
+  const int64_t group = scale_group(parse_scale_layout(node.attrs.get<std::string>("scaling")));
+  const DType format = node.results[0].dtype;
+  return is_f32_or_bf16(graph.dtype(node.inputs[0])) && (is_fp8(format) || format == DType::kI8) &&
+         group % kScaleBlock == 0;
 }
 
 // kRow wants the amaxes of the columns first when its transposed results are used.

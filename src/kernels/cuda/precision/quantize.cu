@@ -168,7 +168,7 @@ void launch_quantize(QuantizeJob job, ScaleLayout grouping, DType format, const 
                      cudaStream_t stream) {
   job.set_vector(x);
   with_f32_or_bf16(type, [&]<typename T>(T) {
-    with_fp8_type(format, [&]<typename Code>(Code) {
+    with_code_type(format, [&]<typename Code>(Code) {
       launch_quantize_as<Code>(job, grouping, static_cast<const T*>(x), col_amax, stream);
     });
   });
