@@ -102,7 +102,7 @@ __device__ __forceinline__ void multiply_rows(Sum<T> (&d)[kCount], uint64_t a, u
 #define OCTET_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 // d (+)= 64 rows in registers by 2 kCount rows in shared memory, the contraction along rows.
 template <typename T, int kCount>
-__device__ __forceinline__ void multiply_registers(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b,
+__device__ __forceinline__ void multiply_registers(Sum<T> (&d)[kCount], const uint32_t (&a)[4], uint64_t b,
                                                    int accumulate) {
   static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64);
   OCTET_WGMMA_TYPES(4, "8", "{%4,%5,%6,%7}", "%8", "%9", ", 0", OCTET_REGISTERS);
@@ -114,7 +114,7 @@ __device__ __forceinline__ void multiply_registers(float (&d)[kCount], const uin
 
 // d += 64 x 16 in registers by 16 rows of 64 columns in shared memory.
 template <typename T>
-__device__ __forceinline__ void multiply_columns(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+__device__ __forceinline__ void multiply_columns(Sum<T> (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   constexpr int kCount = 32, accumulate = 1;
   OCTET_WGMMA_TYPES(32, "64", "{%32,%33,%34,%35}", "%36", "%37", ", 1", OCTET_REGISTERS);
 }

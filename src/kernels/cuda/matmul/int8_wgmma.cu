@@ -127,7 +127,7 @@ __device__ __forceinline__ V* shared_pointer(uint32_t address) {
 template <int kCount>
 __device__ __forceinline__ void store_sums(const Run& run, const Tile& tile, const float (&x_scale)[kCount / 8],
                                            const int32_t (&sums)[kCount], uint32_t scratch) {
-  constexpr int kAhead = 4;  // rows of c under way
+  constexpr int kAhead = kCount > 32 ? 2 : 1;  // rows of c under way
   const int lane = static_cast<int>(threadIdx.x) % 32, row = tile.row + lane / 2;
   auto* in = shared_pointer<int32_t>(scratch) + lane % 4 * 2 * kScratchStride + lane / 4;
   const auto* out = shared_pointer<const int4>(scratch + (lane / 2 * kScratchStride + lane % 2 * kRun) * 4);
