@@ -78,6 +78,7 @@ TEST(PublishedFolders, ExpertsRunInCodesOrAreDequantized) {
   EXPECT_EQ(experts(cpu_target(), "w4i8"), std::vector<std::string>(3, "i4 rows16"));
   EXPECT_EQ(experts(interpreter_target(), "w4i8"), std::vector<std::string>(3, "i4 "));
   EXPECT_EQ(experts(h200_target(), "w4a8"), std::vector<std::string>(3, "bf16"));
+  EXPECT_EQ(experts(h200_target(), "w8a8"), std::vector<std::string>(3, "bf16"));
 }
 
 TEST(PublishedFolders, DenseLayersAmongExperts) {

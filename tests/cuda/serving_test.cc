@@ -130,13 +130,53 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
   const Text text = prompt(kPrompt, 0, 0);
   const std::vector<double> exact =
       logprobs(*make_runner(*weights_, options_of(cpu_target(), "fp32", DType::kF32)), text);
-  for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"int8", DType::kBF16},
-                        Case{"bf16", DType::kE4M3}, Case{"bf16", DType::kI8}}) {
+  for (const Case& c : {Case{"bf16", DType::kBF16}, Case{"fp8-current", DType::kBF16}, Case{"bf16", DType::kE4M3},
+                        Case{"bf16", DType::kI8}}) {
     auto gpu = make_runner(*weights_, options_of(cuda_target(), c.recipe, c.cache));
     auto cpu = make_runner(*weights_, options_of(cpu_target(), c.recipe, c.cache));
     SCOPED_TRACE(fmt::format("{} cache {}", c.recipe, dtype_name(c.cache)));
     expect_near(logprobs(*gpu, text), logprobs(*cpu, text), exact, parse_recipe(c.recipe));
   }
+}
+
+// How far log-probabilities of ten texts are from float32's: the root of the mean square. Where codes are rounded two
+// devices are two samples of the noise, whose farthest value is left to chance.
+class Distance {
+ public:
+  explicit Distance(const WeightSource& weights) : weights_(weights), exact_(of_texts(cpu_target(), "fp32", DType::kF32)) {}
+
+  double of(const Target& target, const char* recipe) const {
+    const std::vector<double> got = of_texts(target, recipe, DType::kBF16);
+    double sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) sum += (got[i] - exact_[i]) * (got[i] - exact_[i]);
+    return std::sqrt(sum / static_cast<double>(got.size()));
+  }
+
+ private:
+  std::vector<double> of_texts(const Target& target, const char* recipe, DType cache) const {
+    auto runner = make_runner(weights_, options_of(target, recipe, cache));
+    std::vector<double> all;
+    for (int32_t seed = 0; seed < 10; ++seed) {
+      Text text{{}, 0, 0};
+      while (text.tokens.size() < kPrompt)
+        text.tokens.push_back((7 + 31 * seed + 13 * static_cast<int32_t>(text.tokens.size())) % 320);
+      const std::vector<double> some = logprobs(*runner, text);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }
+
+  const WeightSource& weights_;
+  std::vector<double> exact_;
+};
+
+TEST_P(ServingOnGpu, Int8IsAsFarFromFloat32AsOnTheCpu) {
+  const Distance distance(*weights_);
+  Target target = cpu_target();
+  target.integer_experts = cuda_target().integer_experts;
+  const double cpu = distance.of(target, "int8"), gpu = distance.of(cuda_target(), "int8");
+  EXPECT_LT(gpu, 1.5 * cpu);
+  EXPECT_GT(gpu, cpu / 1.5);
 }
 
 // Weights of four bits by groups, with zero points and sorted columns; q, k and v, gate and up are one product each.
@@ -148,27 +188,9 @@ TEST_P(PackedOnGpu, AgreesWithTheCpu) {
   const std::string folder = test_data_path(std::string("serving/packed/") + GetParam());
   if (folder.empty()) GTEST_SKIP() << missing_test_data(GetParam());
   const auto weights = open_weights(folder);
-  const auto of_texts = [&](const Target& target, const char* recipe, DType cache) {
-    std::vector<double> all;
-    for (int32_t seed = 0; seed < 10; ++seed) {
-      Text text{{}, 0, 0};
-      while (text.tokens.size() < kPrompt)
-        text.tokens.push_back((7 + 31 * seed + 13 * static_cast<int32_t>(text.tokens.size())) % 320);
-      const std::vector<double> some = logprobs(*make_runner(*weights, options_of(target, recipe, cache)), text);
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  };
-  const std::vector<double> exact = of_texts(cpu_target(), "fp32", DType::kF32);
-  // As far from float32 as the CPU's, by the root of the mean square: the farthest one is left to chance.
-  const auto error = [&](const Target& target, const char* recipe) {
-    const std::vector<double> got = of_texts(target, recipe, DType::kBF16);
-    double sum = 0;
-    for (size_t i = 0; i < got.size(); ++i) sum += (got[i] - exact[i]) * (got[i] - exact[i]);
-    return std::sqrt(sum / static_cast<double>(got.size()));
-  };
+  const Distance distance(*weights);
   for (const char* recipe : {"w4a8", "w4a16"}) {
-    const double cpu = error(cpu_target(), recipe), gpu = error(cuda_target(), recipe);
+    const double cpu = distance.of(cpu_target(), recipe), gpu = distance.of(cuda_target(), recipe);
     EXPECT_LT(gpu, 1.5 * cpu) << recipe;
     EXPECT_GT(gpu, cpu / 1.5) << recipe;
   }
