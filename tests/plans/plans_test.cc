@@ -90,7 +90,9 @@ std::vector<Case> corpus() {
         }
       }
       for (const char* recipe : {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "int8", "w4i8"}) {
-        if (!parse_recipe(recipe).has_integer_weights() || target.find_product(DType::kI8, DType::kI8) != nullptr)
+        const Recipe parsed = parse_recipe(recipe);
+        const DType codes = parsed.scaling == Scaling::kGroup ? parsed.weights.format : DType::kI8;
+        if (!parsed.has_integer_weights() || target.find_product(parsed.forward_format, codes) != nullptr)
           cases.push_back(serving_case(family, recipe, target));
       }
     }

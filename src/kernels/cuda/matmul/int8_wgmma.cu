@@ -44,7 +44,7 @@ struct Ring {
 __device__ __forceinline__ void arrive_at(const Mbarrier& barrier, unsigned rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address()),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address()),
       "r"(rank)
       : "memory");
 }
