@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/testing/test_data.h"
+#include "eval/testing/folder_logits.h"
 #include "exec/logical_states.h"
 #include "io/safetensors.h"
-#include "weights/testing/folder_logits.h"
 
 namespace octet {
 namespace {

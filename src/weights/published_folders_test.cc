@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "base/testing/test_data.h"
+#include "eval/testing/folder_logits.h"
 #include "ir/text.h"
 #include "weights/packed_folder.h"
-#include "weights/testing/folder_logits.h"
 
 namespace octet {
 namespace {
