@@ -28,7 +28,7 @@ size_t StepCosts::size_of(int64_t tokens) {
 
 void StepCosts::observe(int64_t tokens, double seconds) {
   constexpr double kNew = 0.1, kOutlier = 3;  // a step that waited for the machine says little
-  Size& size = sizes_[size_of(tokens)];
+  StepCost& size = sizes_[size_of(tokens)];
   known_ = true;
   if (size.seconds == 0) {
     size = {static_cast<double>(tokens), seconds};
@@ -38,14 +38,15 @@ void StepCosts::observe(int64_t tokens, double seconds) {
   size.seconds += kNew * (std::min(seconds, kOutlier * size.seconds) - size.seconds);
 }
 
-double StepCosts::seconds(int64_t tokens) const {
-  const Size *below = nullptr, *above = nullptr;
+double StepCosts::seconds(int64_t tokens, const StepCost& known) const {
+  const StepCost *below = nullptr, *above = nullptr;
   const auto wanted = static_cast<double>(tokens);
-  for (const Size& size : sizes_) {
+  for (const StepCost& size : sizes_) {
     if (size.seconds == 0) continue;
     if (size.tokens <= wanted) below = &size;
     if (size.tokens >= wanted && above == nullptr) above = &size;
   }
+  if (known.seconds > 0 && known.tokens <= wanted && (below == nullptr || below->tokens < known.tokens)) below = &known;
   if (below == nullptr || above == nullptr || below == above)
     return below != nullptr ? below->seconds : above != nullptr ? above->seconds : 0;
   const double share = (wanted - below->tokens) / (above->tokens - below->tokens);
@@ -69,15 +70,16 @@ void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const Ste
   // Stable: drafts of one text stay in order.
   std::ranges::stable_sort(drafts, std::ranges::greater(), &Draft::gain);
   auto tokens = static_cast<double>(load.tokens);
-  double best = tokens / plain.seconds(load.tokens);
+  // Sizes that were never tried cost what lies between a step without drafts and the next larger one.
+  const StepCost without{tokens, plain.seconds(load.tokens)};
+  double best = tokens / without.seconds;
   size_t count = 0;
   int64_t longest = 0;
   for (size_t i = 0; i < drafts.size(); ++i) {
     tokens += drafts[i].gain;
     longest = std::max(longest, drafts[i].place);
-    const double measured = drafted.seconds(load.tokens + static_cast<int64_t>(i) + 1);
-    const double seconds =
-        (drafted.known() ? measured : plain.seconds(load.tokens)) + load.draft_seconds * static_cast<double>(longest);
+    const double seconds = drafted.seconds(load.tokens + static_cast<int64_t>(i) + 1, without) +
+                           load.draft_seconds * static_cast<double>(longest);
     if (tokens / seconds <= best) continue;
     best = tokens / seconds;
     count = i + 1;

@@ -22,21 +22,23 @@ class Acceptance {
   double right_ = 0, tried_ = 0;
 };
 
+struct StepCost {
+  double tokens = 0, seconds = 0;  // 0 = not measured
+};
+
 // Seconds of a step by the number of its tokens.
 class StepCosts {
  public:
   void observe(int64_t tokens, double seconds);
   bool known() const { return known_; }
-  // Between sizes that were measured; below the least and above the largest what these took.
-  double seconds(int64_t tokens) const;
+  // Between sizes that were measured, and `known`, where that is the nearest below; below the least and above the
+  // largest what these took.
+  double seconds(int64_t tokens, const StepCost& known = {}) const;
 
  private:
   static constexpr size_t kSizes = 40;  // two for every power of two
   static size_t size_of(int64_t tokens);
-  struct Size {
-    double tokens = 0, seconds = 0;  // decaying means; 0 = not measured
-  };
-  std::array<Size, kSizes> sizes_ = {};
+  std::array<StepCost, kSizes> sizes_ = {};  // decaying means
   bool known_ = false;
 };
 

@@ -72,6 +72,17 @@ TEST(ChooseDrafts, AsManyAsPay) {
   EXPECT_LT(chosen(0.8, 512, 1, 0.02), 100) << "load";
 }
 
+// 128 texts with 4 drafts each were tried and did not pay: fewer are tried next, not none.
+TEST(ChooseDrafts, FewerThanWereMeasuredAreTried) {
+  StepCosts plain, drafted;
+  plain.observe(128, 4.6);
+  drafted.observe(64, 4.4);
+  drafted.observe(640, 16);
+  std::vector<DraftChoice> texts(128, {.acceptance = 0.8, .available = 4});
+  choose_drafts(texts, {.tokens = 128}, plain, drafted);
+  for (const DraftChoice& text : texts) EXPECT_TRUE(text.chosen == 1 || text.chosen == 2) << text.chosen;
+}
+
 TEST(ChooseDrafts, TheLikelyFirstAndNoneBeforeAPlainStepIsMeasured) {
   StepCosts plain, drafted;
   std::vector<DraftChoice> texts = {{.acceptance = 0.9, .available = 4}, {.acceptance = 0.1, .available = 4}};

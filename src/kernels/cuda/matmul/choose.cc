@@ -51,11 +51,10 @@ Int8Plan choose_int8(int64_t m, int64_t n, int64_t k, const DeviceFacts& device)
       if (splits > 1 && steps < kMinSteps * splits) break;
       const int64_t turns = divide_up(tiles * splits, pairs);
       const int64_t end = kPerTile + 12 * tokens + (splits > 1 ? kPerJoin : 0);
-      const int64_t time = turns * (divide_up(steps, splits) * step + (tokens == 64 ? end / 2 : end));
+      const int64_t time = turns * (divide_up(steps, splits) * step + end);
       if (least > 0 && time >= least) continue;
       least = time;
-      const int64_t resident = pairs * (tokens == 64 ? 2 : 1);
-      best = {tokens, splits, tiles, splits > 1 ? tiles : std::min(tiles, resident)};
+      best = {tokens, splits, tiles, splits > 1 ? tiles : std::min(tiles, pairs)};
     }
   }
   return best;

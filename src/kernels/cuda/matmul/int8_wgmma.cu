@@ -20,7 +20,7 @@ namespace octet::cuda {
 namespace {
 
 constexpr int kMultiplying = 256, kThreads = kMultiplying + 128, kWarps = kMultiplying / 32;
-constexpr int kColumns = static_cast<int>(kInt8Columns) / 2, kPanelBytes = kColumns * 128, kMaxStages = 6;
+constexpr int kColumns = static_cast<int>(kInt8Columns) / 2, kPanelBytes = kColumns * 128, kMaxStages = 8;
 constexpr int kRun = 8;                    // neighbouring columns of y that a lane stores
 constexpr int kScratchStride = 16 + 4;     // sums: of a row of x, by a warp's 16 columns
 constexpr int kJoinStride = kColumns + 4;  // the same of a CTA, where pairs join
@@ -28,9 +28,8 @@ constexpr int64_t kRowsAtOnce = 8;         // row tiles that take turns with the
 
 template <int kTokens>
 struct Shape {
-  static constexpr int kPerSm = kTokens <= 64 ? 2 : 1;
   static constexpr bool kMovesRegisters = kTokens > 128;  // from the copying warp group to the multiplying ones
-  static constexpr int kStages = kTokens == 192 ? 5 : kTokens == 128 ? 6 : 4;
+  static constexpr int kStages = kTokens == 64 ? 8 : kTokens == 128 ? 6 : kTokens == 192 ? 5 : 4;
   static constexpr int kStageBytes = kPanelBytes + kTokens * 128;
   static constexpr int kScratchBytes = 16 * kScratchStride * 4;  // of a warp: 16 rows of x
   static constexpr int kBytes = kStages * kStageBytes + kWarps * kScratchBytes + 1024;
@@ -127,7 +126,7 @@ __device__ __forceinline__ V* shared_pointer(uint32_t address) {
 template <int kCount>
 __device__ __forceinline__ void store_sums(const Run& run, const Tile& tile, const float (&x_scale)[kCount / 8],
                                            const int32_t (&sums)[kCount], uint32_t scratch) {
-  constexpr int kAhead = kCount > 32 ? 2 : 1;  // rows of c under way
+  constexpr int kAhead = 2;  // rows of c under way
   const int lane = static_cast<int>(threadIdx.x) % 32, row = tile.row + lane / 2;
   auto* in = shared_pointer<int32_t>(scratch) + lane % 4 * 2 * kScratchStride + lane / 4;
   const auto* out = shared_pointer<const int4>(scratch + (lane / 2 * kScratchStride + lane % 2 * kRun) * 4);
@@ -174,7 +173,7 @@ __device__ __forceinline__ void join_sums(const Gemv& g, const Tile& tile, uint3
 
 // Grid: (2 pairs, 1, splits), a cluster (2, 1, splits); with splits a tile each.
 template <int kTokens, bool kSplit>
-__global__ void __launch_bounds__(kThreads, Shape<kTokens>::kPerSm)
+__global__ void __launch_bounds__(kThreads, 1)
     int8_wgmma_kernel(const __grid_constant__ Gemv g, const __grid_constant__ CUtensorMap w,
                       const __grid_constant__ CUtensorMap x, int64_t tiles) {
   using S = Shape<kTokens>;
