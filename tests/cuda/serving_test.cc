@@ -143,7 +143,8 @@ TEST_P(ServingOnGpu, RecipesAndCachesAgreeWithTheCpu) {
 // devices are two samples of the noise, whose farthest value is left to chance.
 class Distance {
  public:
-  explicit Distance(const WeightSource& weights) : weights_(weights), exact_(of_texts(cpu_target(), "fp32", DType::kF32)) {}
+  explicit Distance(const WeightSource& weights)
+      : weights_(weights), exact_(of_texts(cpu_target(), "fp32", DType::kF32)) {}
 
   double of(const Target& target, const char* recipe) const {
     const std::vector<double> got = of_texts(target, recipe, DType::kBF16);

@@ -137,8 +137,9 @@ std::vector<Case> int8_cases() {
     add(scaled(fmt::format("i8_{}x264x1168", m), m, 264, 1168, false, true, "row", "row", i8, i8, "bf16"));
     cases.back().tolerance = {.relative = 0x1p-8,
                               .absolute = 1e-9,
-                              .reason = "one rounding to bf16, of values four roundings apart; the definition scales "
-                                        "before it sums, so that sums of 0 are not"};
+                              .reason =
+                                  "one rounding to bf16, of values four roundings apart; the definition scales "
+                                  "before it sums, so that sums of 0 are not"};
     add(scaled(fmt::format("i8_{}x264x1168_f32", m), m, 264, 1168, false, true, "row", "row", i8, i8, "f32"));
   }
   add(scaled("i8_20x3x1168", 20, 3, 1168, false, true, "row", "tensor", i8, i8, "f32"));

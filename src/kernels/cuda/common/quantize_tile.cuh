@@ -41,7 +41,7 @@ __device__ __forceinline__ uint32_t encode4_numbers(float x0, float x1, float x2
 template <typename Code>
 __device__ __forceinline__ uint32_t with_nans(uint32_t codes, uint32_t signs) {
   if constexpr (!std::is_same_v<Code, int8_t>) codes |= signs & 0x80808080u;  // of int8 a NaN is 0
-  if constexpr (std::is_same_v<Code, e5m2>) {  // exponent bits all set
+  if constexpr (std::is_same_v<Code, e5m2>) {                                 // exponent bits all set
     const uint32_t is_nan = (((codes & 0x7c7c7c7cu) + 0x04040404u) >> 7) & 0x01010101u;
     codes &= ~is_nan;
   }

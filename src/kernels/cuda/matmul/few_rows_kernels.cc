@@ -160,9 +160,9 @@ bool accepts_int8(const Graph& graph, const Node& node) {
   constexpr int64_t kMaxDepth = int64_t{1} << 17;  // sums stay below 2^31
   if (product_form(node) == ProductForm::kNone) return false;
   const Product p = product_of(graph, node);
-  return p.fp8() && p.a.dtype == DType::kI8 && p.b.dtype == DType::kI8 && p.order.empty() && p.zero < 0 && p.a.k_inner &&
-         p.b.k_inner && p.k % 16 == 0 && p.k < kMaxDepth && has_scaling(p) && p.a.scaling != ScaleLayout::kRow128 &&
-         is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
+  return p.fp8() && p.a.dtype == DType::kI8 && p.b.dtype == DType::kI8 && p.order.empty() && p.zero < 0 &&
+         p.a.k_inner && p.b.k_inner && p.k % 16 == 0 && p.k < kMaxDepth && has_scaling(p) &&
+         p.a.scaling != ScaleLayout::kRow128 && is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
          p.parts.size() <= static_cast<size_t>(kGemvParts);
 }
 
