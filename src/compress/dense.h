@@ -8,8 +8,9 @@
 namespace octet {
 
 // U, upper triangular [n, n], with U^T U = H^-1, for the symmetric positive definite H + damping * mean(diagonal) * I
-// in float64. Throws kInvalidArgument where that is not positive definite.
-std::vector<float> inverse_factor(std::span<const float> matrix, int64_t n, double damping);
+// in float64, where H is `matrix` with rows and columns in the order given: H_ij = matrix[order_i, order_j]. Throws
+// kInvalidArgument where that is not positive definite.
+std::vector<float> inverse_factor(std::span<const float> matrix, std::span<const int32_t> order, double damping);
 
 // c [m, n] -= a [m, k] b [k, n]; rows of b and c are `b_stride` and `c_stride` apart.
 void subtract_product(const float* a, const float* b, int64_t b_stride, float* c, int64_t c_stride, int64_t m,

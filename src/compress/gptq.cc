@@ -135,18 +135,10 @@ class Rounding {
 InputFactor factor_inputs(std::span<const float> gram, int64_t cols, double damping, ColumnOrder kind) {
   InputFactor result{.kind = kind, .order = std::vector<int32_t>(static_cast<size_t>(cols)), .upper = {}};
   std::iota(result.order.begin(), result.order.end(), 0);
-  if (kind == ColumnOrder::kAsStored) {
-    result.upper = inverse_factor(gram, cols, damping);
-    return result;
-  }
-  std::ranges::stable_sort(result.order, std::greater<>(),
-                           [&](int32_t k) { return gram[static_cast<size_t>(k * cols + k)]; });
-  std::vector<float> ordered(gram.size());
-  for (int64_t i = 0; i < cols; ++i)
-    for (int64_t j = 0; j < cols; ++j)
-      ordered[static_cast<size_t>(i * cols + j)] = gram[static_cast<size_t>(
-          static_cast<int64_t>(result.order[static_cast<size_t>(i)]) * cols + result.order[static_cast<size_t>(j)])];
-  result.upper = inverse_factor(ordered, cols, damping);
+  if (kind != ColumnOrder::kAsStored)
+    std::ranges::stable_sort(result.order, std::greater<>(),
+                             [&](int32_t k) { return gram[static_cast<size_t>(k * cols + k)]; });
+  result.upper = inverse_factor(gram, result.order, damping);
   return result;
 }
 

@@ -151,13 +151,19 @@ std::vector<float> reference_row(const Problem& problem, int64_t row, const Code
   return values;
 }
 
+std::vector<int32_t> as_stored(int64_t n) {
+  std::vector<int32_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 TEST(Gptq, FactorIsThatOfTheInverse) {
-  for (const int64_t n : {1, 7, 192, 301}) {
+  for (const int64_t n : {1, 7, 192, 301, 450}) {
     Philox rng(static_cast<uint64_t>(n));
     std::vector<float> x(static_cast<size_t>(2 * n * n));
     for (float& value : x) value = static_cast<float>(rng.normal());
     const std::vector<float> gram = column_gram(x, 2 * n, n, 0, n);
-    const std::vector<float> upper = inverse_factor(gram, n, kDamping);
+    const std::vector<float> upper = inverse_factor(gram, as_stored(n), kDamping);
     const Doubles wanted = inverse(damped(gram, n), n);
     double largest = 0, worst = 0;
     for (int64_t i = 0; i < n; ++i)
@@ -222,7 +228,7 @@ TEST(Gptq, MomentsWithoutAnInverseAreDamped) {
   for (const float value : dequantize(codes)) EXPECT_TRUE(std::isfinite(value));
   std::vector<float> negative = gram;
   negative[0] = -100;
-  EXPECT_THROW(inverse_factor(negative, 64, 1e-6), Error);
+  EXPECT_THROW(inverse_factor(negative, as_stored(64), 1e-6), Error);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "eval/verify.h"
 #include "io/safetensors.h"
+#include "weights/weights.h"
 
 namespace octet {
 

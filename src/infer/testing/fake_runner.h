@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "infer/runner.h"
 #include "infer/sampler.h"
+#include "octet/engine.h"
 
 namespace octet {
 
