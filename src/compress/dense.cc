@@ -27,7 +27,8 @@ void for_rows(int64_t rows, const Body& body) {
   parallel_for(rows, kTileRows, [&](int64_t begin, int64_t end) { body(begin, end - begin); });
 }
 
-// body(row, rows, column, columns): a tile of a result, whichever thread is free. Tiles differ in work: last rows first.
+// body(row, rows, column, columns): a tile of a result, whichever thread is free. Tiles differ in work: last rows
+// first.
 template <typename Body>
 void for_tiles(Eigen::Index rows, Eigen::Index cols, const Body& body) {
   const Eigen::Index down = (rows + kTile - 1) / kTile, across = (cols + kTile - 1) / kTile;
