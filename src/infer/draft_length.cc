@@ -72,10 +72,13 @@ void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const Ste
   auto tokens = static_cast<double>(load.tokens);
   // Sizes that were never tried cost what lies between a step without drafts and the next larger one.
   const StepCost without{tokens, plain.seconds(load.tokens)};
-  double best = tokens / without.seconds;
+  // Steps with drafts have to be worth the change to them, in which nothing is in flight for a while.
+  constexpr double kWorth = 1.05;
+  double best = kWorth * tokens / without.seconds;
   size_t count = 0;
   int64_t longest = 0;
-  for (size_t i = 0; i < drafts.size(); ++i) {
+  const auto most = static_cast<size_t>(std::clamp<int64_t>(load.room, 0, std::ssize(drafts)));
+  for (size_t i = 0; i < most; ++i) {
     tokens += drafts[i].gain;
     longest = std::max(longest, drafts[i].place);
     const double seconds = drafted.seconds(load.tokens + static_cast<int64_t>(i) + 1, without) +

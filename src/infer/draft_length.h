@@ -50,11 +50,13 @@ struct DraftChoice {
 
 struct StepLoad {
   int64_t tokens = 0;        // of the step without drafts, each a text's next
+  int64_t room = 0;          // drafts that the step can verify
   double draft_seconds = 0;  // of a run of the draft model: as many as the longest text's drafts
 };
 
-// Sets `chosen`: drafts are taken in the order of their chance to be accepted, as many as make the most of
-// (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet.
+// Sets `chosen`: drafts are taken in the order of their chance to be accepted, up to the room, as many as make the most
+// of (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet, or all are
+// worth less than 5 %.
 void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain,
                    const StepCosts& drafted);
 

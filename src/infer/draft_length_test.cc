@@ -53,7 +53,7 @@ int64_t chosen(double acceptance, int64_t texts, double base, double each, doubl
     drafted.observe(tokens, base + each * static_cast<double>(tokens));
   }
   std::vector<DraftChoice> choices(static_cast<size_t>(texts), {.acceptance = acceptance, .available = 8});
-  choose_drafts(choices, {.tokens = texts, .draft_seconds = draft_seconds}, plain, drafted);
+  choose_drafts(choices, {.tokens = texts, .room = 8 * texts, .draft_seconds = draft_seconds}, plain, drafted);
   int64_t sum = 0;
   for (const DraftChoice& choice : choices) sum += choice.chosen;
   return sum;
@@ -79,18 +79,18 @@ TEST(ChooseDrafts, FewerThanWereMeasuredAreTried) {
   drafted.observe(64, 4.4);
   drafted.observe(640, 16);
   std::vector<DraftChoice> texts(128, {.acceptance = 0.8, .available = 4});
-  choose_drafts(texts, {.tokens = 128}, plain, drafted);
+  choose_drafts(texts, {.tokens = 128, .room = 512}, plain, drafted);
   for (const DraftChoice& text : texts) EXPECT_TRUE(text.chosen == 1 || text.chosen == 2) << text.chosen;
 }
 
 TEST(ChooseDrafts, TheLikelyFirstAndNoneBeforeAPlainStepIsMeasured) {
   StepCosts plain, drafted;
   std::vector<DraftChoice> texts = {{.acceptance = 0.9, .available = 4}, {.acceptance = 0.1, .available = 4}};
-  choose_drafts(texts, {.tokens = 2}, plain, drafted);
+  choose_drafts(texts, {.tokens = 2, .room = 8}, plain, drafted);
   EXPECT_EQ(texts[0].chosen + texts[1].chosen, 0);
   for (StepCosts* costs : {&plain, &drafted})
     for (int64_t tokens = 1; tokens <= 16; tokens *= 2) costs->observe(tokens, 1 + 0.15 * static_cast<double>(tokens));
-  choose_drafts(texts, {.tokens = 2}, plain, drafted);
+  choose_drafts(texts, {.tokens = 2, .room = 8}, plain, drafted);
   EXPECT_GE(texts[0].chosen, 3);
   EXPECT_EQ(texts[1].chosen, 0);
 }

@@ -307,6 +307,13 @@ int64_t Scheduler::draft_room(SequenceId id) const {
   return std::min<int64_t>(s.limit - s.sampled - 1, blocks_.options().block_size - 1);  // kNeverEvict: what it reserves
 }
 
+// A row for each sequence and for one to admit; a block's tokens for prompts.
+int64_t Scheduler::step_draft_room() const {
+  const auto running = static_cast<int64_t>(running_.size());
+  const int64_t rows = std::min(running + 1, options_.max_sequences);
+  return std::min(options_.max_logit_rows - rows, options_.token_budget - running - blocks_.options().block_size);
+}
+
 void Scheduler::propose(SequenceId id, std::span<const int32_t> drafts) {
   check(static_cast<int64_t>(drafts.size()) <= draft_room(id), ErrorCode::kInternal,
         "scheduler: {} drafts of sequence {}, at most {}", drafts.size(), id, draft_room(id));

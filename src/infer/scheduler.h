@@ -165,6 +165,8 @@ class Scheduler {
   void commit(int64_t step, std::span<const SampledToken> results);
   // How many drafts the sequence can take in the next schedule(); 0 unless it decodes and its tokens are all delivered.
   int64_t draft_room(SequenceId id) const;
+  // The most drafts of the next step, all sequences' together; 0 or less: none.
+  int64_t step_draft_room() const;
   // Tokens that may follow tokens(id), for the next schedule() alone, which takes as many of the first as there is room
   // for. At most draft_room().
   void propose(SequenceId id, std::span<const int32_t> drafts);

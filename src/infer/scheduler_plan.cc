@@ -107,11 +107,7 @@ void Scheduler::plan_running(PlannedStep& planned) {
     planned.adjusted_spare -= adjusted_logits(s);
   }
   for (size_t i = 0; i < running_.size(); i += planned_together(i)) planned.decodes_ahead += decodes_at(i);
-  // A row for each sequence and for one to admit; a block's tokens for prompts.
-  const auto running = static_cast<int64_t>(running_.size());
-  const int64_t rows = std::min(running + 1, options_.max_sequences);
-  planned.drafts_left =
-      std::min(options_.max_logit_rows - rows, options_.token_budget - running - blocks_.options().block_size);
+  planned.drafts_left = step_draft_room();
   may_preempt_ = options_.policy == SchedulingPolicy::kMaxUtilization;
   for (size_t i = 0; i < running_.size();) {
     planned.decodes_ahead -= decodes_at(i);

@@ -116,13 +116,13 @@ void Speculation::trim(const RequestText& text, DraftText& drafts) const {
 }
 
 // Sets `most` of the texts to what pays; the largest of them.
-int64_t Speculation::choose(int64_t tokens) {
+int64_t Speculation::choose(int64_t tokens, int64_t room) {
   choices_.clear();
   for (const DraftText& text : texts_)
     choices_.push_back({.acceptance = acceptance_[text.id].rate(),
                         .available = drafter_->runs_model() ? text.most : std::ssize(text.drafts)});
   if (options_.adaptive) {
-    choose_drafts(choices_, {.tokens = tokens, .draft_seconds = draft_seconds_}, plain_, drafted_);
+    choose_drafts(choices_, {.tokens = tokens, .room = room, .draft_seconds = draft_seconds_}, plain_, drafted_);
     const bool none = std::ranges::all_of(choices_, [](const DraftChoice& choice) { return choice.chosen == 0; });
     if (plain_.known() && ++choices_made_ % kRecheck < kRechecked)
       for (DraftChoice& choice : choices_) choice.chosen = none ? choice.available : 0;
@@ -141,7 +141,7 @@ double Speculation::propose(std::span<const Candidate> candidates, Scheduler& sc
   const bool in_flight = scheduler.in_flight() > 0, models = drafter_->runs_model();
   gather(candidates, in_flight, scheduler);
   if (texts_.empty() || (!models && !draft())) return 0;
-  const int64_t longest = choose(std::ssize(candidates));
+  const int64_t longest = choose(std::ssize(candidates), scheduler.step_draft_room());
   waits_ = longest > 0;
   if (in_flight || longest == 0) return 0;
   if (models) {

@@ -49,7 +49,7 @@ class Speculation {
  private:
   void gather(std::span<const Candidate> candidates, bool in_flight, const Scheduler& scheduler);
   bool draft();
-  int64_t choose(int64_t tokens);
+  int64_t choose(int64_t tokens, int64_t room);
   void trim(const RequestText& text, DraftText& drafts) const;
 
   std::unique_ptr<Drafter> drafter_;
