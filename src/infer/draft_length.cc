@@ -7,15 +7,19 @@
 namespace octet {
 
 void Acceptance::verified(int64_t drafts, int64_t accepted) {
-  constexpr double kKept = 0.9;
-  right_ = kKept * right_ + static_cast<double>(accepted);
-  tried_ = kKept * tried_ + static_cast<double>(std::min(accepted + 1, drafts));
+  right_ = kept_ * right_ + static_cast<double>(accepted);
+  tried_ = kept_ * tried_ + static_cast<double>(std::min(accepted + 1, drafts));
 }
 
 void Acceptance::undrafted() {
   constexpr double kKept = 0.98;
   right_ *= kKept;
   tried_ *= kKept;
+}
+
+double Acceptance::rate(const Acceptance& all) const {
+  const double weight = std::min(tried_, kAllWeight);
+  return (right_ + kAssumed * kWeight + all.rate() * weight) / (tried_ + kWeight + weight);
 }
 
 // 1, 2, 3, 4, 6, 8, 12, 16, ...: the least that is not below.

@@ -10,16 +10,19 @@
 namespace octet {
 
 // The chance that a draft of a text is right, given that those before it are; old outcomes count less and less, and
-// without drafts it goes back to what is assumed of a new text, so that drafts are tried again.
+// without drafts it goes back to what is assumed of a new text, so that drafts are tried again. A text that was tried
+// is also thought to be like all texts: else chance makes long drafts of one and none of another.
 class Acceptance {
  public:
+  explicit Acceptance(double kept = 0.9) : kept_(kept) {}  // of earlier outcomes with each new one
   void verified(int64_t drafts, int64_t accepted);
   void undrafted();  // a token came without drafts
   double rate() const { return (right_ + kAssumed * kWeight) / (tried_ + kWeight); }
+  double rate(const Acceptance& all) const;
 
  private:
-  static constexpr double kAssumed = 0.8, kWeight = 2;
-  double right_ = 0, tried_ = 0;
+  static constexpr double kAssumed = 0.8, kWeight = 2, kAllWeight = 6;
+  double kept_ = 0.9, right_ = 0, tried_ = 0;
 };
 
 struct StepCost {
@@ -55,8 +58,8 @@ struct StepLoad {
 };
 
 // Sets `chosen`: drafts are taken in the order of their chance to be accepted, up to the room, as many as make the most
-// of (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet, or all are
-// worth less than 5 %.
+// of (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet, or all
+// are worth less than 5 %.
 void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain,
                    const StepCosts& drafted);
 

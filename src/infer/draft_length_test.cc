@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/rng.h"
 
 namespace octet {
@@ -27,6 +29,25 @@ TEST(Acceptance, FollowsOutcomesAndForgets) {
     if (i >= 1000) sum += text.rate() / 3000;
   }
   EXPECT_NEAR(sum, 0.6, 0.03);  // drawn a little to 0.8
+}
+
+// Texts that are alike get rates that are, however short they are; what a new one does is its own.
+TEST(Acceptance, FollowsAllTexts) {
+  Philox random(3);
+  Acceptance all(0.995);
+  std::vector<Acceptance> texts(200);
+  for (int i = 0; i < 20; ++i)
+    for (Acceptance& text : texts) {
+      int64_t right = 0;
+      while (right < 2 && random.below(10) < 6) ++right;
+      text.verified(2, right), all.verified(2, right);
+    }
+  EXPECT_NEAR(all.rate(), 0.6, 0.05);
+  double alone = 0, together = 0;
+  for (const Acceptance& text : texts)
+    alone += std::pow(text.rate() - 0.6, 2), together += std::pow(text.rate(all) - 0.6, 2);
+  EXPECT_LT(together, 0.6 * alone);
+  EXPECT_NEAR(Acceptance().rate(all), 0.8, 1e-9);
 }
 
 TEST(StepCosts, InterpolatesBetweenMeasuredSizes) {
@@ -81,6 +102,22 @@ TEST(ChooseDrafts, FewerThanWereMeasuredAreTried) {
   std::vector<DraftChoice> texts(128, {.acceptance = 0.8, .available = 4});
   choose_drafts(texts, {.tokens = 128, .room = 512}, plain, drafted);
   for (const DraftChoice& text : texts) EXPECT_TRUE(text.chosen == 1 || text.chosen == 2) << text.chosen;
+}
+
+// What a step cannot verify is not chosen, and no size above the measured ones is taken for free.
+TEST(ChooseDrafts, WithinTheRoomEveryTextsFirst) {
+  StepCosts plain, drafted;
+  plain.observe(128, 5);
+  drafted.observe(256, 7.4);
+  std::vector<DraftChoice> texts(128, {.acceptance = 0.8, .available = 4});
+  choose_drafts(texts, {.tokens = 128, .room = 128}, plain, drafted);
+  for (const DraftChoice& text : texts) EXPECT_EQ(text.chosen, 1);
+  choose_drafts(texts, {.tokens = 128, .room = -3}, plain, drafted);
+  for (const DraftChoice& text : texts) EXPECT_EQ(text.chosen, 0);
+  StepCosts slow;
+  slow.observe(256, 8.7);  // (128 + 102) / 8.7 is 3 % more than 128 / 5
+  choose_drafts(texts, {.tokens = 128, .room = 128}, plain, slow);
+  for (const DraftChoice& text : texts) EXPECT_EQ(text.chosen, 0);
 }
 
 TEST(ChooseDrafts, TheLikelyFirstAndNoneBeforeAPlainStepIsMeasured) {

@@ -39,6 +39,7 @@ void Speculation::verified(const RequestText& text, int64_t drafts, int64_t acce
   Acceptance& acceptance = acceptance_[text.id];
   if (drafts == 0) return acceptance.undrafted();
   acceptance.verified(drafts, accepted);
+  all_.verified(drafts, accepted);
   ++drafts_;
   drafted_tokens_ += drafts;
   accepted_tokens_ += accepted;
@@ -119,7 +120,7 @@ void Speculation::trim(const RequestText& text, DraftText& drafts) const {
 int64_t Speculation::choose(int64_t tokens, int64_t room) {
   choices_.clear();
   for (const DraftText& text : texts_)
-    choices_.push_back({.acceptance = acceptance_[text.id].rate(),
+    choices_.push_back({.acceptance = acceptance_[text.id].rate(all_),
                         .available = drafter_->runs_model() ? text.most : std::ssize(text.drafts)});
   if (options_.adaptive) {
     choose_drafts(choices_, {.tokens = tokens, .room = room, .draft_seconds = draft_seconds_}, plain_, drafted_);
