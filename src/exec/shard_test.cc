@@ -8,6 +8,7 @@
 #include "dist/communicator.h"
 #include "exec/parts.h"
 #include "exec/testing/tiny_program.h"
+#include "ir/facts.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet {
@@ -18,6 +19,7 @@ struct Way {
   Mesh mesh;
   bool sequence = false;
   ShardLevel level = ShardLevel::kNone;
+  bool overlap = true;
 };
 
 // Values of states by name, whole.
@@ -41,7 +43,7 @@ ModelConfig config_of(const std::string& family) {
 CompileOptions options_of(const Way& way, const std::string& recipe) {
   CompileOptions options;
   options.recipe = parse_recipe(recipe);
-  options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .level = way.level};
+  options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .overlap = way.overlap, .level = way.level};
   return options;
 }
 
@@ -215,6 +217,63 @@ TEST(Shard, LevelsAreTheSameBits) {
     for (ShardLevel level : {ShardLevel::kOptimizer, ShardLevel::kGradients, ShardLevel::kParameters})
       EXPECT_EQ(run(kMicroBatches, level, recipe), none) << recipe;
   }
+}
+
+// Collectives that may run beside kernels are moved, and kernels with them: every node computes what it did. What such
+// a collective reads is not written, and what it writes is used by nothing else, until it has ended.
+TEST(Shard, OverlapIsTheSameBits) {
+  for (Way way :
+       {Way{"tp2 sequence", {{1, 1, 1, 2}}, true}, Way{"dp2 gradients", {{1, 2, 1, 1}}, false, ShardLevel::kGradients},
+        Way{"dp2 tp2 sequence parameters", {{1, 2, 1, 2}}, true, ShardLevel::kParameters}}) {
+    for (const char* recipe : {"bf16", "fp8-current"}) {
+      Training training(config_of("llama"), Training::kCpu);
+      const States beside = training.run(way, recipe);
+      way.overlap = false;
+      EXPECT_EQ(training.run(way, recipe), beside) << way.name << " " << recipe;
+      way.overlap = true;
+    }
+  }
+}
+
+using Bytes = std::pair<int64_t, int64_t>;  // of the arena: from, to
+std::vector<Bytes> arena_of(const Graph& graph, const GraphPlan& plan, std::span<const Value> values) {
+  std::vector<Bytes> bytes;
+  for (const Value value : values) {
+    if (!value.exists()) continue;
+    const BufferRef& ref = plan.buffers[slot(value.node)][static_cast<size_t>(value.result)];
+    if (ref.kind == BufferRef::Kind::kArena) bytes.emplace_back(ref.offset, ref.offset + graph.type(value).bytes());
+  }
+  return bytes;
+}
+
+TEST(Shard, MemoryOfCollectivesBesideKernelsIsTheirs) {
+  int64_t seen = 0;
+  for (const Way& way : {Way{"", {{1, 1, 1, 2}}, true}, Way{"", {{1, 2, 1, 2}}, true, ShardLevel::kParameters}}) {
+    const Plan plan = compile(tiny::training_program(config_of("llama")), options_of(way, "fp8-current"));
+    for (const Graph& graph : plan.program.graphs()) {
+      const GraphPlan& placed = plan.graphs.at(graph.name());
+      const std::vector<int32_t> joins = joins_of(graph);
+      const auto results = [&](int32_t i) {
+        std::vector<Value> values;
+        for (int32_t r = 0; r < std::ssize(graph.node(NodeId{i}).results); ++r) values.push_back({NodeId{i}, r});
+        return values;
+      };
+      for (int32_t i = 0; i < graph.size(); ++i) {
+        const Node& node = graph.node(NodeId{i});
+        if (!is_async(node)) continue;
+        std::vector<Bytes> own = arena_of(graph, placed, node.inputs), written = arena_of(graph, placed, results(i));
+        own.insert(own.end(), written.begin(), written.end());
+        for (int32_t between = i + 1; between < joins[static_cast<size_t>(i)]; ++between) {
+          ++seen;
+          if (op_facts(graph.node(NodeId{between}).op).view) continue;
+          for (const auto& [from, to] : arena_of(graph, placed, results(between)))
+            for (const auto& [begin, end] : own)
+              EXPECT_TRUE(to <= begin || end <= from) << graph.name() << ": node " << between << " beside " << i;
+        }
+      }
+    }
+  }
+  EXPECT_GT(seen, 50);
 }
 
 // Plans for CPUs and GPUs, fusions included; a cut between the elements of a block is refused.

@@ -1,10 +1,42 @@
 #include "ir/plan.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "ir/facts.h"
 
 namespace octet {
+
+bool exchanges(const Node& node) { return op_facts(node.op).collective && node.op != Op::kTakePart; }
+bool is_async(const Node& node) { return exchanges(node) && node.attr<bool>("async"); }
+
+std::vector<int32_t> joins_of(const Graph& graph) {
+  std::vector<int32_t> joins(static_cast<size_t>(graph.size()), -1);
+  std::vector<NodeId> shown(static_cast<size_t>(graph.size()), NodeId::kNone);  // by node: the one of whom it is a view
+  std::vector<int32_t> open;                                                    // under way, two at most
+  const auto join = [&](int32_t collective, int32_t at) {
+    joins[static_cast<size_t>(collective)] = std::min(joins[static_cast<size_t>(collective)], at);
+  };
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    for (const Value input : node.inputs) {
+      if (!input.exists()) continue;
+      const NodeId from = shown[slot(input.node)];
+      if (from == NodeId::kNone) continue;
+      if (op_facts(node.op).view)
+        shown[static_cast<size_t>(i)] = from;
+      else
+        join(index(from), i);
+    }
+    if (!exchanges(node)) continue;
+    const size_t stay = is_async(node) ? 1 : 0;  // which come one after the other
+    for (; open.size() > stay; open.erase(open.begin())) join(open.front(), i);
+    if (stay == 0) continue;
+    shown[static_cast<size_t>(i)] = NodeId{i}, joins[static_cast<size_t>(i)] = graph.size();
+    open.push_back(i);
+  }
+  return joins;
+}
 
 std::vector<SavedValue> saved_for_backward(const Graph& graph) {
   std::unordered_set<Value, ValueHash> read;

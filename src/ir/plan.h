@@ -4,6 +4,11 @@
 // constant writes its buffer at its place like any node. Results may lie in an input's buffer where the op's facts
 // allow. A value that is a state's update lies in that state's buffer where nothing reads the old contents afterwards;
 // an update whose value lies elsewhere is copied into the state after the last node. Outputs stay until the next run.
+//
+// An async collective may run beside the nodes behind it, until its join: the first node that reads a result, the next
+// collective that is not async, the second next that is, or the graph's end. Until then its operands keep their
+// buffers. Collectives of a graph run one after the other. Executors that have one thing at a time to run may run it in
+// its place.
 #pragma once
 
 #include <map>
@@ -46,6 +51,12 @@ struct Plan {
   int64_t input_bytes = 0;
   int64_t total_bytes() const { return arena_bytes + state_bytes + input_bytes; }
 };
+
+// Needs the other ranks: any collective but take_part.
+bool exchanges(const Node& node);
+bool is_async(const Node& node);
+// By node: the join of an async collective, graph.size() at the graph's end; -1 for other nodes.
+std::vector<int32_t> joins_of(const Graph& graph);
 
 // What forward keeps for backward: results of forward nodes that backward (or recomputation) reads, views resolved to
 // what they show. Leaves are not among them: they are there anyway.

@@ -10,8 +10,6 @@ namespace {
 // More than this is worth a call of its own in graphs of a micro-batch, where what is brought together lives longer.
 constexpr int64_t kSmallBytes = 64 << 10;
 
-bool exchanges(const Node& node) { return op_facts(node.op).collective && node.op != Op::kTakePart; }
-
 // All nodes; by rounds: by the number of collectives before them on the longest way, those of one number with
 // collectives last.
 std::vector<NodeId> in_order(const Graph& graph, bool rounds) {

@@ -30,6 +30,7 @@ ShardLevel parse_shard_level(const std::string& name);  // "none", "optimizer", 
 struct Parallel {
   Mesh mesh = {};
   bool sequence = false;  // tp cuts the rows of the residual stream
+  bool overlap = true;    // collectives run beside kernels
   ShardLevel level = ShardLevel::kNone;
   int32_t chunks = 1;         // pieces of the model on a stage of the mesh's pipeline
   int32_t stage = 0;          // whose program this is

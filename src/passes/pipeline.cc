@@ -126,6 +126,7 @@ const std::vector<Pass>& pipeline_passes() {
       {"pack", pack, Stage::kPacked, pack_steps()},
       {"group_updates", group_updates, Stage::kPacked},
       {"remove_dead_nodes", on_graphs<remove_dead_nodes>, Stage::kPacked},
+      {"schedule", on_graphs<schedule>, Stage::kPacked},
   };
   return passes;
 }

@@ -51,7 +51,7 @@ double seconds_of(const Graph& graph, NodeId id, const Target& target) {
   const Cost cost = node_cost(graph, id);
   constexpr double kFlops = 1e12, kBytes = 1e11;
   const double bytes = cost.bytes / (target.bytes_per_second > 0 ? target.bytes_per_second : kBytes);
-  if (facts.collective && node.op != Op::kTakePart)
+  if (exchanges(node))
     return target.link_bytes_per_second > 0 ? target.link_latency + cost.bytes / target.link_bytes_per_second : bytes;
   const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
   constexpr double kUnitsPerLane =

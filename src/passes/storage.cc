@@ -229,6 +229,10 @@ ValueTable<int32_t> last_uses(const Graph& graph) {
       if (input.exists()) uses[input] = i;
     }
   }
+  const std::vector<int32_t> joins = joins_of(graph);
+  for (int32_t i = 0; i < graph.size(); ++i)
+    for (Value input : graph.node(NodeId{i}).inputs)
+      if (input.exists()) uses[input] = std::max(uses[input], joins[static_cast<size_t>(i)]);
   for (const auto* named : {&graph.outputs(), &graph.updates()}) {
     for (const NamedValue& entry : *named) uses[entry.value] = graph.size();
   }

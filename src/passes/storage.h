@@ -28,7 +28,8 @@ struct GraphStorage {
 
 GraphStorage assign_storage(const Program& program, const Graph& graph);
 
-// The node, or graph.size() for outputs and updates, that uses each result last; -1 for none.
+// The node, or graph.size() for outputs and updates, that uses each result last, an async collective until its join;
+// -1 for none.
 ValueTable<int32_t> last_uses(const Graph& graph);
 
 }  // namespace octet

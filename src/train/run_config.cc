@@ -128,6 +128,10 @@ SettingsTable settings_of(RunConfig& c) {
          .max = 1024});
   t.add("parallel.sequence", &c.sequence,
         {.meaning = "the ranks of parallel.tensor also share the tokens between products (norms, residuals, dropout)"});
+  t.add(
+      "parallel.overlap", &c.overlap,
+      {.meaning = "exchanges between GPUs run beside kernels where these do not wait for them; off: in turn, with the "
+                  "same bits"});
   t.add("parallel.shard", &c.shard,
         {.meaning = "what the ranks of parallel.data share: none; optimizer: masters and moments (ZeRO-1); gradients "
                     "too (ZeRO-2); parameters too (ZeRO-3)",
@@ -321,6 +325,7 @@ CompileOptions compile_options(const RunConfig& c, const Target& target) {
   return {.target = target,
           .parallel = {.mesh = c.mesh(),
                        .sequence = c.sequence,
+                       .overlap = c.overlap,
                        .level = parse_shard_level(c.shard),
                        .chunks = static_cast<int32_t>(c.chunks),
                        .micro_batches = static_cast<int32_t>(c.accumulation() / c.mesh()[Axis::kData])},

@@ -48,6 +48,7 @@ struct RunConfig {
   int64_t pipeline = 1, chunks = 1;
   std::optional<Mesh> chosen_mesh;  // no setting: what choose_mesh() made of them
   bool sequence = false;
+  bool overlap = true;
   std::string shard = "none";
   int64_t rank_timeout = 600, restarts = 0;
 

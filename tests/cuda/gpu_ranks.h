@@ -16,6 +16,8 @@
 #include "dist/communicator.h"
 #include "dist/nccl.h"
 #include "exec/executor.h"
+#include "exec/logical_states.h"
+#include "exec/testing/tiny_program.h"
 #include "kernels/cuda/context.h"
 
 namespace octet {
@@ -159,6 +161,21 @@ inline CudaOptions rank_options(Wire wire, cuda::DeviceRanks& ranks, bool eager 
           .eager = eager || wire == Wire::kHost,
           .deterministic = true,
           .ranks = &ranks};
+}
+
+// Parameters by their names, the same whatever the mesh.
+inline void initialize(Executor& executor) {
+  for (const LogicalState& tensor : logical_states(executor.program())) {
+    if (tensor.role != StateRole::kMaster || tensor.type.shape.elements() == 0) continue;
+    const std::vector<float> whole =
+        tiny::initial_values(tensor.param, tensor.at.shape, 7, std::hash<std::string>()(tensor.param));
+    const auto bytes = std::as_bytes(std::span(whole));
+    for_each_run(tensor.at, DType::kF32, [&](int64_t logical, int64_t state, int64_t count) {
+      executor.write_state_part(tensor.state, state,
+                                bytes.subspan(static_cast<size_t>(logical), static_cast<size_t>(count)));
+    });
+  }
+  executor.prepare();
 }
 
 }  // namespace octet

@@ -72,20 +72,6 @@ struct Trained {
   std::vector<double> losses;                            // of the evaluation after each step, the same on all ranks
 };
 
-void initialize(Executor& executor) {
-  for (const LogicalState& tensor : logical_states(executor.program())) {
-    if (tensor.role != StateRole::kMaster || tensor.type.shape.elements() == 0) continue;
-    const std::vector<float> whole =
-        tiny::initial_values(tensor.param, tensor.at.shape, 7, std::hash<std::string>()(tensor.param));
-    const auto bytes = std::as_bytes(std::span(whole));
-    for_each_run(tensor.at, DType::kF32, [&](int64_t logical, int64_t state, int64_t count) {
-      executor.write_state_part(tensor.state, state,
-                                bytes.subspan(static_cast<size_t>(logical), static_cast<size_t>(count)));
-    });
-  }
-  executor.prepare();
-}
-
 void accumulate(Executor& executor, const Mesh& mesh, int step) {
   for (int i = executor.coordinate()[Axis::kData]; i < kMicroBatches; i += mesh[Axis::kData]) {
     const char* graph = i < mesh[Axis::kData] ? "train" : "accumulate";

@@ -29,7 +29,7 @@ struct DeviceResources {
 
   std::optional<cuda::DeviceGuard> guard_;  // while an executor is made and, destroyed last, while it ends
   cuda::DeviceContext context_;
-  Memory state_memory_, arena_, workspace_, device_inputs_, host_inputs_, host_outputs_;
+  Memory state_memory_, arena_, workspace_, ranks_workspace_, device_inputs_, host_inputs_, host_outputs_;
   cuda::Upload upload_;
   cuda::HostWait wait_;
 };
@@ -113,7 +113,8 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
 
   int64_t allocated_bytes() const override {
-    return state_memory_.bytes() + arena_.bytes() + device_inputs_.bytes() + workspace_.bytes();
+    return state_memory_.bytes() + arena_.bytes() + device_inputs_.bytes() + workspace_.bytes() +
+           ranks_workspace_.bytes();
   }
   void set_profiling(bool on) override {
     const cuda::DeviceGuard guard(context_.device());
@@ -133,8 +134,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     localize(plan_.program, at_);
     for (const Graph& graph : plan_.program.graphs())
       for (const Node& node : graph.nodes())
-        if (op_facts(node.op).collective && node.op != Op::kTakePart)
-          ranks.group(parse_axes(node.attr<std::string>("over")));
+        if (exchanges(node)) ranks.group(parse_axes(node.attr<std::string>("over")));
     wait_ = cuda::HostWait(ranks, [this] {
       for (auto& [name, runner] : runners_) runner->drop_capture();
     });
@@ -171,14 +171,20 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
             context_, wait_, plan_.program, graph, graph_plan,
             memory_of(graph_plan, graph, arena_.data(), staging.device_inputs, slot), staging, options);
     }
-    int64_t workspace = 0;
-    for (auto& [name, runner] : runners_) workspace = std::max(workspace, runner->workspace_bytes());
+    int64_t workspace = 0, ranks_workspace = 0;
+    for (auto& [name, runner] : runners_) {
+      workspace = std::max(workspace, runner->workspace_bytes());
+      ranks_workspace = std::max(ranks_workspace, runner->ranks_workspace_bytes());
+    }
     std::span<std::byte> planned = {arena_.data() + plan_.workspace_offset, static_cast<size_t>(plan_.workspace_bytes)};
     if (workspace > plan_.workspace_bytes) {
       workspace_ = Memory(MemoryKind::kDevice, workspace, "the workspace");
       planned = {workspace_.data(), static_cast<size_t>(workspace)};
     }
-    for (auto& [name, runner] : runners_) runner->set_workspace(planned);
+    if (ranks_workspace > 0)
+      ranks_workspace_ = Memory(MemoryKind::kDevice, ranks_workspace, "the collectives' workspace");
+    const std::span<std::byte> ranks = {ranks_workspace_.data(), static_cast<size_t>(ranks_workspace)};
+    for (auto& [name, runner] : runners_) runner->set_workspaces(planned, ranks);
   }
 
   Coordinate at_;

@@ -1,7 +1,10 @@
 // Binding of a planned graph to CUDA kernels, its eager run, capture and replay.
 #include "exec/cuda/graph_runner.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "ir/plan.h"
 
 namespace octet::cuda {
 
@@ -12,14 +15,18 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
       wait_(wait),
       staging_(staging),
       options_(options) {
+  overlaps_ = std::ranges::any_of(graph.nodes(), is_async);
   bind_nodes([&](const Node& node, Step& step) {
     const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
-    if (row.workspace != nullptr) workspace_needed_ = std::max(workspace_needed_, row.workspace(context, graph, node));
+    const bool beside = overlaps_ && exchanges(node);
+    int64_t& workspace = beside ? ranks_workspace_needed_ : workspace_needed_;
+    if (row.workspace != nullptr) workspace = std::max(workspace, row.workspace(context, graph, node));
     step.kernel = row.bind(context, graph, node);
     step.row = step.kernel.label(row.name, step.args);
-    step.args.stream = context.stream();
+    step.args.stream = context.stream(beside ? StreamRole::kRanks : StreamRole::kCompute);
   });
+  make_joins();
   check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");
   check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");
 }
@@ -27,6 +34,8 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
 GraphRunner::~GraphRunner() {
   drop_capture();
   for (cudaEvent_t event : marks_) cudaEventDestroy(event);
+  for (cudaEvent_t event : arrived_)
+    if (event != nullptr) cudaEventDestroy(event);
   for (cudaEvent_t event : {inputs_read_, done_})
     if (event != nullptr) cudaEventDestroy(event);
 }
@@ -35,8 +44,28 @@ void GraphRunner::drop_capture() {
   if (replay_ != nullptr) cudaGraphExecDestroy(std::exchange(replay_, nullptr));
 }
 
-void GraphRunner::set_workspace(std::span<std::byte> workspace) {
-  for (Step& step : steps_) step.args.workspace = workspace;
+void GraphRunner::set_workspaces(std::span<std::byte> kernels, std::span<std::byte> ranks) {
+  for (Step& step : steps_) step.args.workspace = step.args.stream == context_.stream() ? kernels : ranks;
+}
+
+void GraphRunner::make_joins() {
+  arrived_.resize(steps_.size());
+  joins_.resize(steps_.size() + 1);
+  if (!overlaps_) return;
+  const std::vector<int32_t> joins = joins_of(graph_);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const int32_t at = joins[slot(steps_[i].node)];
+    if (at < 0) continue;
+    check_cuda(cudaEventCreateWithFlags(&arrived_[i], cudaEventDisableTiming), "making an event");
+    const auto before = std::ranges::lower_bound(steps_, at, {}, [](const Step& step) { return index(step.node); });
+    joins_[static_cast<size_t>(before - steps_.begin())].push_back(i);
+  }
+}
+
+// The kernels' stream waits for the collectives whose results come next.
+void GraphRunner::join(size_t before_step) {
+  for (const size_t step : joins_[before_step])
+    check_cuda(cudaStreamWaitEvent(context_.stream(), arrived_[step], 0), "waiting for a collective");
 }
 
 void GraphRunner::launch_inputs() {
@@ -47,8 +76,14 @@ void GraphRunner::launch_inputs() {
 }
 
 void GraphRunner::launch_step(size_t step) {
+  const cudaStream_t stream = steps_[step].args.stream;
+  const bool beside = stream != context_.stream(), in_turn = profiling_ || options_.check_every_node;
+  join(step);
+  if (beside) context_.order(StreamRole::kCompute, StreamRole::kRanks);
   steps_[step].kernel(steps_[step].args);
   check_cuda(cudaGetLastError(), "launching a kernel");
+  if (arrived_[step] != nullptr) check_cuda(cudaEventRecord(arrived_[step], stream), "recording an event");
+  if (beside && (in_turn || arrived_[step] == nullptr)) context_.order(StreamRole::kRanks, StreamRole::kCompute);
   if (options_.check_every_node) check_cuda(wait_.stream(context_.stream()), "running a kernel");
 }
 
@@ -62,8 +97,9 @@ void GraphRunner::launch_all(bool capturing) {
       if (profiling_) mark(i + 1);
       // Launches behind a collective may make the host wait for it, unasked: they load modules, or the queue is full.
       if (wait_.asks() && !capturing && !profiling_ && op_facts(graph_.node(steps_[i].node).op).collective)
-        check_cuda(wait_.stream(context_.stream()), "running a collective");
+        check_cuda(wait_.stream(steps_[i].args.stream), "running a collective");
     }
+    join(steps_.size());
   } catch (...) {
     rethrow_with_node(i);
   }

@@ -2,8 +2,10 @@
 //
 // enqueue() puts a whole run on the stream: inputs from pinned memory, nodes, copies into states, outputs to pinned
 // memory. The first run is eager (it loads modules and picks algorithms); the second is captured, and later ones replay
-// it: the same kernels in the same order, so the same bits. finish() waits for the outputs of the last run. The
-// executor has set the device before it calls.
+// it: the same kernels in the same order, so the same bits. Where collectives are async, all of the graph run on a
+// stream of their own with a workspace of their own, which the async ones leave for the kernels' stream at their joins
+// only (profiled or checked node by node: at once). finish() waits for the outputs of the last run. The executor has
+// set the device before it calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +35,8 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   GraphRunner(const GraphRunner&) = delete;
 
   int64_t workspace_bytes() const { return workspace_needed_; }
-  void set_workspace(std::span<std::byte> workspace);
+  int64_t ranks_workspace_bytes() const { return ranks_workspace_needed_; }
+  void set_workspaces(std::span<std::byte> kernels, std::span<std::byte> ranks);
 
   void enqueue();
   void drop_capture();     // under way or not; the next run captures again
@@ -53,6 +56,8 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   void launch_all(bool capturing);
   void launch_copies();
   void launch_step(size_t step);
+  void make_joins();
+  void join(size_t before_step);
   void mark(size_t i);
   void read_marks();
   std::span<std::byte> staged(Value output) const;  // host
@@ -62,11 +67,14 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   const HostWait& wait_;
   Staging staging_;
   CudaOptions options_;
-  int64_t workspace_needed_ = 0;
+  bool overlaps_ = false;  // some collectives are async
+  int64_t workspace_needed_ = 0, ranks_workspace_needed_ = 0;
   cudaGraphExec_t replay_ = nullptr;
   cudaEvent_t inputs_read_ = nullptr, done_ = nullptr;
   int64_t runs_ = 0;
   std::vector<cudaEvent_t> marks_;
+  std::vector<cudaEvent_t> arrived_;        // by step: when an async collective has ended; null for others
+  std::vector<std::vector<size_t>> joins_;  // by step, and behind the last one: the async ones it waits for
 };
 
 }  // namespace octet::cuda

@@ -51,6 +51,7 @@ class DeviceLibrary {
 enum class StreamRole : uint8_t {
   kCompute,  // kernels and what must lie between them
   kCopy,     // states from the host
+  kRanks,    // collectives beside kernels
 };
 
 // Any thread may use a context, one at a time, with the device set (DeviceGuard).
@@ -80,7 +81,7 @@ class DeviceContext {
   void save_libraries();  // when a program is bound
 
  private:
-  static constexpr size_t kStreams = 2;
+  static constexpr size_t kStreams = 3;
 
   ContextOptions options_;
   DeviceFacts facts_;
