@@ -22,7 +22,7 @@ class Acceptance {
 
  private:
   static constexpr double kAssumed = 0.8, kWeight = 2, kAllWeight = 6;
-  double kept_ = 0.9, right_ = 0, tried_ = 0;
+  double kept_, right_ = 0, tried_ = 0;
 };
 
 struct StepCost {

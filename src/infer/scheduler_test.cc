@@ -172,7 +172,8 @@ TEST(Scheduler, DraftsSaveSteps) {
   scheduler.schedule(0);
   EXPECT_EQ(scheduler.draft_room(id), 0);  // its prompt is not computed
   commit({4});
-  EXPECT_EQ(scheduler.draft_room(id), 3);  // a block less one; 8 are left
+  EXPECT_EQ(scheduler.draft_room(id), 3);      // a block less one; 8 are left
+  EXPECT_EQ(scheduler.step_draft_room(), 14);  // 16 rows less its own and that of a sequence to admit
   EXPECT_THROW(scheduler.propose(id, std::vector<int32_t>(4)), Error);
   scheduler.propose(id, std::vector<int32_t>{5, 6, 9});
   const StepPlan& plan = scheduler.schedule(0);

@@ -63,7 +63,7 @@ class Speculation {
   bool waits_ = false;
   int64_t choices_made_ = 16;  // not measured again at once
   std::unordered_map<SequenceId, Acceptance> acceptance_;
-  Acceptance all_{0.995};
+  Acceptance all_{0.995};  // of all texts, over some hundred drafts
   std::vector<const RequestText*> wanted_;
   std::vector<DraftText> texts_;
   std::vector<DraftChoice> choices_;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 
 #include "ir/facts.h"
 #include "ir/plan.h"

@@ -85,24 +85,44 @@ std::vector<PeakRow> peak_rows(const std::vector<LivePiece>& pieces) {
 void add_collectives(const Graph& graph, const Target& target, const std::string& name, int64_t runs,
                      std::vector<CollectiveRow>& rows) {
   const std::vector<int32_t> joins = joins_of(graph);
-  for (int32_t i = 0; i < graph.size(); ++i) {
+  const double times = static_cast<double>(runs);
+  struct Async {
+    int32_t join;
+    double end;
+    size_t row;
+  };
+  std::vector<Async> open;
+  double now = 0, ended = 0;  // of the kernels; of the last collective
+  const auto wait = [&](double end, size_t row) {
+    rows[row].exposed += times * std::max(end - now, 0.0);
+    now = std::max(now, end);
+  };
+  for (int32_t i = 0; i <= graph.size(); ++i) {
+    for (const Async& async : open)
+      if (async.join == i) wait(async.end, async.row);
+    std::erase_if(open, [&](const Async& async) { return async.join == i; });
+    if (i == graph.size()) break;
     const Node& node = graph.node(NodeId{i});
-    if (!exchanges(node)) continue;
+    if (!exchanges(node)) {
+      now += seconds_of(graph, NodeId{i}, target);
+      continue;
+    }
     CollectiveRow made{name, op_name(node.op), node.attr<std::string>("over")};
     auto row = std::ranges::find_if(rows, [&](const CollectiveRow& other) {
       return other.graph == made.graph && other.op == made.op && other.over == made.over;
     });
     if (row == rows.end()) row = rows.insert(row, std::move(made));
-    const double bytes = op_facts(node.op).cost(graph, node).bytes, times = static_cast<double>(runs);
     row->calls += runs;
-    row->bytes += times * bytes;
+    row->bytes += times * op_facts(node.op).cost(graph, node).bytes;
     if (target.link_bytes_per_second <= 0) continue;
-    const double seconds = target.link_latency + bytes / target.link_bytes_per_second;
-    double hidden = 0;
-    for (int32_t beside = i + 1; beside < joins[static_cast<size_t>(i)] && hidden < seconds; ++beside)
-      if (!exchanges(graph.node(NodeId{beside}))) hidden += seconds_of(graph, NodeId{beside}, target);
+    const double seconds = seconds_of(graph, NodeId{i}, target);
     row->seconds += times * seconds;
-    row->exposed += times * std::max(seconds - hidden, 0.0);
+    ended = std::max(now, ended) + seconds;
+    const auto at = static_cast<size_t>(row - rows.begin());
+    if (const int32_t join = joins[static_cast<size_t>(i)]; join >= 0)
+      open.push_back({join, ended, at});
+    else
+      wait(ended, at);
   }
 }
 
@@ -221,7 +241,7 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
   out += line("inputs", r.input_bytes);
   out += line("alignment of states", r.padding_bytes);
   out += line("peak", r.total_bytes);
-  if (!r.collectives.empty()) out += "collectives: graph, op, axes, calls, bytes sent, ms, of them exposed\n";
+  if (!r.collectives.empty()) out += "collectives: graph, op, axes, calls, bytes sent, ms, ms that kernels wait\n";
   for (const CollectiveRow& row : r.collectives)
     out += fmt::format("  {:<12}{:<16}{:<10}{:>6}{:>18.0f}  {}\n", row.graph, row.op, row.over, row.calls, row.bytes,
                        row.seconds > 0 ? fmt::format("{:9.3f}{:9.3f}", 1e3 * row.seconds, 1e3 * row.exposed) : "");

@@ -26,7 +26,7 @@ struct CollectiveRow {
   int64_t calls = 0;
   double bytes = 0;    // that a rank sends in a run
   double seconds = 0;  // one after the other; 0: the target does not say how fast its links are
-  double exposed = 0;  // of them, that kernels beside it do not hide, by the target's times of these
+  double exposed = 0;  // that kernels wait, for earlier ones of the stream too, by the target's times of these
 };
 
 struct PlanReport {

@@ -178,4 +178,31 @@ inline void initialize(Executor& executor) {
   executor.prepare();
 }
 
+// How a program is spread over ranks, by a name.
+struct Way {
+  const char* name;
+  Mesh mesh = {};
+  bool sequence = false;
+  ShardLevel level = ShardLevel::kNone;
+};
+
+inline constexpr int kMicroBatches = 4;  // of a step
+
+// The gradients of a step; then its update.
+inline void accumulate(Executor& executor, const Mesh& mesh, int step) {
+  for (int i = executor.coordinate()[Axis::kData]; i < kMicroBatches; i += mesh[Axis::kData]) {
+    const char* graph = i < mesh[Axis::kData] ? "train" : "accumulate";
+    Batch batch = tiny::batch(kMicroBatches * step + i);
+    batch.tensors.at("rng").values<int64_t>()[2] = i;
+    write_inputs(executor, graph, batch);
+    executor.run(graph);
+  }
+}
+
+inline void apply(Executor& executor, int step) {
+  input_as<float>(executor, "apply", "lr")[0] = 0.01f;
+  input_as<float>(executor, "apply", "step")[0] = static_cast<float>(step + 1);
+  executor.run("apply");
+}
+
 }  // namespace octet

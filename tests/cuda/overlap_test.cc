@@ -63,12 +63,6 @@ class LateRanks final : public cuda::DeviceRanks {
   std::vector<std::unique_ptr<LateGroup>> groups_;
 };
 
-struct Way {
-  const char* name;
-  Mesh mesh;
-  bool sequence = false;
-  ShardLevel level = ShardLevel::kNone;
-};
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 class CudaOverlap : public testing::TestWithParam<std::tuple<Way, const char*>> {
@@ -78,7 +72,7 @@ class CudaOverlap : public testing::TestWithParam<std::tuple<Way, const char*>> 
   }
 };
 
-// All states after two steps of three micro-batches: launched one by one, captured, replayed.
+// All states after three steps, whose graphs are launched one by one, then captured, then replayed.
 std::vector<std::vector<std::byte>> trained(const Way& way, const char* recipe, bool overlap, int64_t& async) {
   CompileOptions options{.target = cuda_target(), .recipe = parse_recipe(recipe)};
   options.target.link_latency = 0;  // nothing is too small
@@ -88,17 +82,9 @@ std::vector<std::vector<std::byte>> trained(const Way& way, const char* recipe, 
   LateRanks ranks(way.mesh, 0);
   const auto executor = make_cuda_executor(std::move(plan), {.deterministic = true, .ranks = &ranks});
   initialize(*executor);
-  for (int step = 0; step < 2; ++step) {
-    for (int i = 0; i < 3; ++i) {
-      const char* graph = i == 0 ? "train" : "accumulate";
-      Batch batch = tiny::batch(3 * step + i);
-      batch.tensors.at("rng").values<int64_t>()[2] = i;
-      write_inputs(*executor, graph, batch);
-      executor->run(graph);
-    }
-    input_as<float>(*executor, "apply", "lr")[0] = 0.01f;
-    input_as<float>(*executor, "apply", "step")[0] = static_cast<float>(step + 1);
-    executor->run("apply");
+  for (int step = 0; step < 3; ++step) {
+    accumulate(*executor, way.mesh, step);
+    apply(*executor, step);
   }
   std::vector<std::vector<std::byte>> states;
   for (const StateEntry& entry : executor->program().states()) states.push_back(tiny::state(*executor, entry.name));

@@ -14,13 +14,6 @@
 namespace octet {
 namespace {
 
-struct Way {
-  const char* name;
-  Mesh mesh = {};
-  bool sequence = false;
-  ShardLevel level = ShardLevel::kNone;
-};
-
 constexpr Way kOne = {"one"};
 const std::vector<Way> kWays = {{"tp2", {{1, 1, 1, 2}}},
                                 {"tp2_sequence", {{1, 1, 1, 2}}, true},
@@ -30,7 +23,7 @@ const std::vector<Way> kWays = {{"tp2", {{1, 1, 1, 2}}},
                                 {"cp2", {{1, 1, 2, 1}}},
                                 {"dp2_cp2_tp2_sequence_optimizer", {{1, 2, 2, 2}}, true, ShardLevel::kOptimizer}};
 
-constexpr int kSteps = 3, kMicroBatches = 4;  // of a step
+constexpr int kSteps = 3;
 
 // What the ranks hold of logical tensors, whole: pieces that are pending over axes are added, copies are one.
 class Gathered {
@@ -72,16 +65,6 @@ struct Trained {
   std::vector<double> losses;                            // of the evaluation after each step, the same on all ranks
 };
 
-void accumulate(Executor& executor, const Mesh& mesh, int step) {
-  for (int i = executor.coordinate()[Axis::kData]; i < kMicroBatches; i += mesh[Axis::kData]) {
-    const char* graph = i < mesh[Axis::kData] ? "train" : "accumulate";
-    Batch batch = tiny::batch(kMicroBatches * step + i);
-    batch.tensors.at("rng").values<int64_t>()[2] = i;
-    write_inputs(executor, graph, batch);
-    executor.run(graph);
-  }
-}
-
 Trained train(Wire wire, const Way& way, const char* family, const char* recipe) {
   CompileOptions options{.target = cuda_target(), .recipe = parse_recipe(recipe)};
   options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .level = way.level};
@@ -99,9 +82,7 @@ Trained train(Wire wire, const Way& way, const char* family, const char* recipe)
         const std::lock_guard lock(mutex);
         gradients.add(*executor, way.mesh);
       }
-      input_as<float>(*executor, "apply", "lr")[0] = 0.01f;
-      input_as<float>(*executor, "apply", "step")[0] = static_cast<float>(step + 1);
-      executor->run("apply");
+      apply(*executor, step);
       const double loss = tiny::loss(*executor, "eval", 1);
       if (rank.rank() == 0) trained.losses.push_back(loss);
     }
