@@ -1,12 +1,32 @@
 #include "dist/local_ranks.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "base/threads.h"
 #include "dist/nccl.h"
 
 namespace octet {
+
+void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work, double timeout,
+                     bool peer_memory) {
+  std::atomic<int32_t> lost = -1;
+  const auto look = [&] { check(lost < 0, ErrorCode::kIo, "rank {} is lost", lost.load()); };
+  const auto run = [&](Communicator& ranks) {
+    try {
+      LocalRank rank{.ranks = &ranks, .device = gpus ? ranks.rank() : 0, .check = look};
+      std::unique_ptr<cuda::DeviceRanks> devices;
+      if (gpus) devices = make_nccl_ranks(ranks, {.device = rank.device, .peer_memory = peer_memory, .check = look});
+      rank.devices = devices.get();
+      work(rank);
+    } catch (...) {
+      lost = ranks.rank();
+      throw;
+    }
+  };
+  run_thread_ranks(mesh, run, timeout);
+}
 
 ThreadShare::ThreadShare(int32_t ranks) : before_(thread_count()) { set_thread_count(std::max(before_ / ranks, 1)); }
 

@@ -1,5 +1,5 @@
-// Ranks of tensor parallelism as threads of this process that outlive a call: the caller is rank 0, the others follow.
-// GPU ranks have a device each, joined by NCCL; CPU ranks share the cores.
+// Ranks as threads of this process. GPU ranks have a device each, joined by NCCL; CPU ranks share the cores. Those of
+// LocalRanks, of tensor parallelism, outlive a call: the caller is rank 0, the others follow.
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +25,12 @@ struct LocalRank {
   // Throws when a rank has failed, and on rank 0 when the time of its lead() is over: for whoever waits for a device.
   std::function<void()> check = {};
 };
+
+// Runs `work` for each rank of the mesh in a thread of its own and waits for all; `gpus`: rank r has usable device r;
+// `peer_memory` as in NcclOptions.
+// When one throws, what waits for it ends on all; the error of the first that threw is thrown here.
+void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work,
+                     double timeout = 60, bool peer_memory = true);
 
 // The cores are shared out among so many ranks while it lives.
 class ThreadShare {

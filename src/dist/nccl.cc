@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <utility>
 
+#include "dist/peer_group.h"
 #include "kernels/cuda/context.h"
 
 namespace octet {
@@ -189,6 +191,7 @@ class NcclRanks final : public cuda::DeviceRanks {
         options_(std::move(options)),
         device_(cuda::device_facts(options_.device).index) {
     nccl();  // missing: now
+    if (options_.peer_memory) peers_.emplace(ranks, device_);
   }
   ~NcclRanks() override {
     const cuda::DeviceGuard guard(device_);
@@ -207,18 +210,28 @@ class NcclRanks final : public cuda::DeviceRanks {
     const int64_t before = free_bytes();
     auto made = std::make_unique<NcclGroup>(id_of_first(members, own), std::ssize(members), own,
                                             fmt::format("rank {} over {}", rank(), print(over)));
+    nccl_groups_.push_back(made.get());
+    std::unique_ptr<cuda::RankGroup> group = std::move(made);
+    if (peers_ && members.size() <= cuda::kMaxPeers && peers_->reach(members)) {
+      const bool alike = std::ranges::find(over, Axis::kPipeline) == over.end();
+      group = std::make_unique<PeerGroup>(std::move(group), *peers_, members, alike);
+    }
     bytes_ += before - free_bytes();
-    return *groups_.emplace_back(over, std::move(made)).second;
+    return *groups_.emplace_back(over, std::move(group)).second;
+  }
+  std::shared_ptr<std::byte> allocate(int64_t bytes, const std::string& purpose) override {
+    return peers_ && peers_->any() ? peers_->share(bytes, purpose) : nullptr;
   }
   void check() override {
     octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
     if (options_.check) options_.check();  // first: it knows which rank is lost
-    for (const auto& [axes, group] : groups_) group->check_async();
+    for (const NcclGroup* group : nccl_groups_) group->check_async();
   }
   void abort() override {
     if (std::exchange(aborted_, true)) return;
     const cuda::DeviceGuard guard(device_);
-    for (const auto& [axes, group] : groups_) group->abort();
+    if (peers_) peers_->abort();
+    for (NcclGroup* group : nccl_groups_) group->abort();
   }
   bool aborted() const override { return aborted_; }
   int64_t bytes() const override { return bytes_; }
@@ -248,7 +261,9 @@ class NcclRanks final : public cuda::DeviceRanks {
   NcclOptions options_;
   int device_;
   int exceptions_ = std::uncaught_exceptions();
-  std::vector<std::pair<AxisList, std::unique_ptr<NcclGroup>>> groups_;  // in the order in which they were made
+  std::optional<PeerMemory> peers_;
+  std::vector<std::pair<AxisList, std::unique_ptr<cuda::RankGroup>>> groups_;  // in the order in which they were made
+  std::vector<NcclGroup*> nccl_groups_;                                        // theirs
   int64_t bytes_ = 0;
   bool aborted_ = false;
 };

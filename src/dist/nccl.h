@@ -1,5 +1,5 @@
-// GPUs of a mesh's ranks joined by NCCL, which is opened at run time: no build needs the library, and without its
-// header (scripts/setup.sh cuda) a build has everything but this.
+// GPUs of a mesh's ranks joined by NCCL and, on one machine, by each other's memory. NCCL is opened at run time: no
+// build needs the library, and without its header (scripts/setup.sh cuda) a build has everything but this.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 namespace octet {
 
 struct NcclOptions {
-  int device = 0;  // which of the usable ones, as CudaOptions::device
+  int device = 0;           // which of the usable ones, as CudaOptions::device
+  bool peer_memory = true;  // GPUs of one machine exchange by each other's memory where they can (dist/peer_group.h)
   // Throws when a rank is known to be lost. Called every few milliseconds while the host waits for the device.
   std::function<void()> check = {};
 };

@@ -26,6 +26,17 @@ DeviceUse device_use(const std::vector<DeviceActivity>& activities) {
   return {.span = end - activities.front().begin, .busy = busy};
 }
 
+DeviceExchanges device_exchanges(const std::vector<DeviceActivity>& activities) {
+  const auto exchanges = [](const DeviceActivity& activity) {
+    return activity.name.starts_with("nccl") || activity.name == kPeerCopy ||
+           activity.name.find("::peer_") != std::string::npos;
+  };
+  std::vector<DeviceActivity> of_ranks, kernels;
+  for (const DeviceActivity& activity : activities) (exchanges(activity) ? of_ranks : kernels).push_back(activity);
+  const double all = device_use(activities).busy, without = device_use(kernels).busy;
+  return {.busy = device_use(of_ranks).busy, .alone = all - without};
+}
+
 std::vector<DeviceGap> device_gaps(const std::vector<DeviceActivity>& activities) {
   std::vector<DeviceGap> gaps;
   size_t last = 0;
@@ -43,6 +54,10 @@ std::string timeline_text(const std::vector<DeviceActivity>& activities, int64_t
   std::string text =
       fmt::format("device timeline of {} steps: {} activities, {:.1f} us a step, device idle {:.2f} % of it\n", steps,
                   activities.size(), 1e6 * use.span / count, 100 * use.idle());
+  if (const DeviceExchanges exchanges = device_exchanges(activities); exchanges.busy > 0)
+    text += fmt::format("exchanges: {:.1f} us a step, {:.1f} us of it ({:.0f} %) with no kernel beside them\n",
+                        1e6 * exchanges.busy / count, 1e6 * exchanges.alone / count,
+                        100 * exchanges.alone / exchanges.busy);
   struct Sum {
     double seconds = 0, gap = 0;
     int64_t calls = 0;

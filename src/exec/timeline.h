@@ -12,6 +12,7 @@
 namespace octet {
 
 // A kernel, a copy or a fill.
+inline constexpr const char* kPeerCopy = "(peer copy)";  // between two GPUs
 struct DeviceActivity {
   std::string name;           // of a kernel: without its arguments
   double begin = 0, end = 0;  // seconds of the library's clock
@@ -40,6 +41,12 @@ struct DeviceUse {
   double idle() const { return span > 0 ? 1 - busy / span : 0; }
 };
 DeviceUse device_use(const std::vector<DeviceActivity>& activities);
+
+// How long exchanges between GPUs were at work, and of it alone: with no kernel beside them.
+struct DeviceExchanges {
+  double busy = 0, alone = 0;  // seconds
+};
+DeviceExchanges device_exchanges(const std::vector<DeviceActivity>& activities);
 
 // Time without any activity, between the ends of all before and the next beginning.
 struct DeviceGap {

@@ -132,6 +132,9 @@ SettingsTable settings_of(RunConfig& c) {
       "parallel.overlap", &c.overlap,
       {.meaning = "exchanges between GPUs run beside kernels where these do not wait for them; off: in turn, with the "
                   "same bits"});
+  t.add("parallel.peer_memory", &c.peer_memory,
+        {.meaning = "GPUs of one machine read and write each other's memory where they can; off: NCCL alone, with the "
+                    "same bits between two ranks"});
   t.add("parallel.shard", &c.shard,
         {.meaning = "what the ranks of parallel.data share: none; optimizer: masters and moments (ZeRO-1); gradients "
                     "too (ZeRO-2); parameters too (ZeRO-3)",

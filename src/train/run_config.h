@@ -49,6 +49,7 @@ struct RunConfig {
   std::optional<Mesh> chosen_mesh;  // no setting: what choose_mesh() made of them
   bool sequence = false;
   bool overlap = true;
+  bool peer_memory = true;
   std::string shard = "none";
   int64_t rank_timeout = 600, restarts = 0;
 

@@ -1,7 +1,6 @@
 // train(): one Run, or a Run for each rank of the settings' mesh: threads of this process, or this process as one of
 // those that a launcher started.
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -12,6 +11,7 @@
 #include "dist/control.h"
 #include "dist/control_ranks.h"
 #include "dist/launch.h"
+#include "dist/local_ranks.h"
 #include "dist/nccl.h"
 #include "dist/open_mpi.h"
 #include "train/choose_mesh.h"
@@ -39,31 +39,16 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, bool
   RunConfig each = config;  // the machine's threads are shared out
   each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / count, 1);
   TrainResult result;
-  std::atomic<int32_t> lost = -1;
-  const auto run = [&](Communicator& rank) {
-    RankLinks links{.ranks = &rank, .device = gpus ? rank.rank() : 0};
-    std::unique_ptr<cuda::DeviceRanks> devices;
-    if (gpus) {
-      const auto look = [&] { check(lost < 0, ErrorCode::kIo, "rank {} is lost", lost.load()); };
-      devices = make_nccl_ranks(rank, {.device = links.device, .check = look});
-      links.devices = devices.get();
-    }
-    if (rank.rank() == 0) {
+  const auto work = [&](const LocalRank& rank) {
+    const RankLinks links{.ranks = rank.ranks, .devices = rank.devices, .device = rank.device};
+    if (rank.ranks->rank() == 0) {
       result = Run(each, hooks, links).loop();
     } else {
       set_thread_log_level(LogLevel::kOff);
       Run(each, quiet(hooks), links).loop();
     }
   };
-  const auto work = [&](Communicator& rank) {
-    try {
-      run(rank);
-    } catch (...) {
-      lost = rank.rank();
-      throw;
-    }
-  };
-  run_thread_ranks(config.mesh(), work, static_cast<double>(config.rank_timeout));
+  run_local_ranks(config.mesh(), gpus, work, static_cast<double>(config.rank_timeout), config.peer_memory);
   return result;
 }
 
@@ -126,7 +111,7 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
         const std::lock_guard lock(mutex);
         check(lost.empty(), ErrorCode::kIo, "{}", lost);
       };
-      devices = make_nccl_ranks(*ranks, {.device = links.device, .check = look});
+      devices = make_nccl_ranks(*ranks, {.device = links.device, .peer_memory = config.peer_memory, .check = look});
       links.devices = devices.get();
     } else {
       const std::lock_guard lock(mutex);

@@ -186,6 +186,8 @@ struct Way {
   ShardLevel level = ShardLevel::kNone;
 };
 
+inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
 inline constexpr int kMicroBatches = 4;  // of a step
 
 // The gradients of a step; then its update.

@@ -63,8 +63,6 @@ class LateRanks final : public cuda::DeviceRanks {
   std::vector<std::unique_ptr<LateGroup>> groups_;
 };
 
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
-
 class CudaOverlap : public testing::TestWithParam<std::tuple<Way, const char*>> {
  protected:
   void SetUp() override {

@@ -5,10 +5,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "bench/commands.h"
 #include "bench/random_batches.h"
 #include "bench/step_report.h"
+#include "dist/local_ranks.h"
 #include "exec/logical_states.h"
 #include "exec/timeline.h"
 #include "numbers.h"
@@ -25,7 +27,19 @@ struct Options {
   int64_t batch = 4, length = 64, micro_batches = 1, steps = 5, warmup = 2, layers = 0, hidden = 0, top = 15,
           gemm = 2048;
   int threads = 0;
-  bool profile = false;
+  bool profile = false, verbose = false;
+  int32_t tensor = 1, data = 1, context = 1, pipeline = 1, chunks = 1;
+  std::string shard = "none";
+  bool sequence = false, no_overlap = false, no_peer_memory = false;
+
+  Parallel parallel() const {
+    return {.mesh = {{pipeline, data, context, tensor}},
+            .sequence = sequence,
+            .overlap = !no_overlap,
+            .level = parse_shard_level(shard),
+            .chunks = chunks,
+            .micro_batches = static_cast<int32_t>(micro_batches / data)};
+  }
 };
 
 std::string gemm_precision(const Recipe& recipe) {
@@ -34,58 +48,49 @@ std::string gemm_precision(const Recipe& recipe) {
   return recipe.compute == DType::kF32 ? "f32" : "bf16";
 }
 
-StepReport measure_step(const Options& options) {
-  using Clock = std::chrono::steady_clock;
-  set_thread_count(options.threads);
-  ModelConfig model = named_model(options.model);
-  model.max_positions = std::max(model.max_positions, options.length);
-  if (options.layers > 0) model.layers = options.layers;
-  if (options.hidden > 0) {
-    constexpr int64_t kHead = 64;
-    model.hidden = options.hidden;
-    model.heads = std::max<int64_t>(options.hidden / kHead, 1);
-    model.kv_heads = model.head_dim = model.intermediate = 0;
-  }
-  Recipe recipe = parse_recipe(options.recipe);
-  recipe.keep_transposes = options.transposes == "cached";
-  const Target target = target_of(resolve_device(options.device));
-  StepReport report{.model = options.model,
-                    .recipe = options.recipe,
-                    .recompute = options.recompute,
-                    .cpu = target.device == Device::kCuda ? target.name : cpu_model(),
-                    .threads = thread_count(),
-                    .batch = options.batch,
-                    .length = options.length,
-                    .micro_batches = options.micro_batches,
-                    .steps = options.steps};
-  // The same tokens every step: the loss must fall, which shows that the measured step trains.
-  const std::vector<Batch> batches =
-      random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
-  report.resident_before = process_memory().resident;
+struct Work {
+  ModelConfig model;
+  Recipe recipe;
+  Target target;
+  std::vector<Batch> batches;  // the same tokens every step: the loss must fall, which shows that the step trains
+  std::vector<std::unique_ptr<DeviceTimeline>> timelines;  // by rank
 
-  std::unique_ptr<DeviceTimeline> timeline;
-  if (!options.timeline.empty()) timeline = make_device_timeline();
-  StepperOptions stepper_options{
-      .train = batch_shape(options.batch, options.length, false, true),
-      .eval = batch_shape(options.batch, options.length, false, false),
-      .optimizer = {.lr = 1e-4},
-      .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute(options.recompute, target)}};
+  StepperOptions stepper(const Options& options) const {
+    return {.train = batch_shape(options.batch, options.length, false, true),
+            .eval = batch_shape(options.batch, options.length, false, false),
+            .optimizer = {.lr = 1e-4},
+            .compile = {.target = target,
+                        .parallel = options.parallel(),
+                        .recipe = recipe,
+                        .recompute = parse_recompute(options.recompute, target)}};
+  }
+};
+
+// What one rank does; null: the only one. The first one's times and memory are reported.
+void measure_rank(const Options& options, const Work& work, const LocalRank* rank, StepReport& report) {
+  using Clock = std::chrono::steady_clock;
+  StepperOptions stepper_options = work.stepper(options);
+  if (rank != nullptr) {
+    stepper_options.ranks = rank->ranks;
+    stepper_options.cuda = {.device = rank->device, .ranks = rank->devices};
+  }
   auto begin = Clock::now();
-  Stepper stepper(recipe.statistics ? AutoPrecision(model, stepper_options, {}, 1).plan()  // by the Target's timings
-                                    : compile_training(model, stepper_options),
+  Stepper stepper(work.recipe.statistics ? AutoPrecision(work.model, stepper_options, {}, 1).plan()  // by the Target
+                                         : compile_training(work.model, stepper_options),
                   stepper_options);
-  report.plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   initialize_weights(stepper.executor(), 1337);
 
   // As in a run: on a GPU the next step starts before the results of the previous one are read.
-  const bool ahead = target.device == Device::kCuda;
-  StepWork next{.micro_batches = batches, .lr = 1e-4, .step = 0, .seed = 1337};
+  const bool ahead = work.target.device == Device::kCuda;
+  StepWork next{.micro_batches = work.batches, .lr = 1e-4, .step = 0, .seed = 1337};
   std::optional<StepWork> in_flight;
   StepResult result;
+  double first_loss = 0;
   auto wait = [&] {
     if (!in_flight) return;
     result = stepper.wait(*in_flight);
-    if (in_flight->step == 1) report.first_loss = result.loss;
+    if (in_flight->step == 1) first_loss = result.loss;
     check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", in_flight->step);
     in_flight.reset();
   };
@@ -98,36 +103,95 @@ StepReport measure_step(const Options& options) {
     in_flight = next;
     if (!ahead) wait();
   };
-  report.seconds = time_runs(ahead ? std::max<int64_t>(1, options.warmup) : options.warmup, options.steps, run);
-  wait();
-  report.last_loss = result.loss;
-  report.peak = process_memory().peak;
-  if (timeline != nullptr) {
-    timeline->begin();
-    time_runs(0, options.steps, run);
+  auto time = [&](int64_t warmup) {
     wait();
-    const std::vector<DeviceActivity> activities = timeline->end();
-    fmt::print("{}", timeline_text(activities, options.steps, options.top));
-    write_file(options.timeline, timeline_json(activities));
+    if (rank != nullptr) barrier(*rank->ranks);
+    std::vector<double> seconds = time_runs(warmup, options.steps, run);
+    wait();
+    return seconds;
+  };
+  const std::vector<double> seconds = time(ahead ? std::max<int64_t>(1, options.warmup) : options.warmup);
+  const StepResult measured = result;
+  if (!work.timelines.empty()) {
+    DeviceTimeline& timeline = *work.timelines[rank != nullptr ? static_cast<size_t>(rank->ranks->rank()) : 0];
+    timeline.begin();
+    time(0);
+    const std::vector<DeviceActivity> activities = timeline.end();
+    if (rank != nullptr) barrier(*rank->ranks);
+    const std::string name =
+        options.timeline + (rank != nullptr && rank->ranks->rank() > 0 ? fmt::format(".{}", rank->ranks->rank()) : "");
+    write_file(name, timeline_json(activities));
+    fmt::print("{}{}", rank != nullptr ? fmt::format("rank {}: ", rank->ranks->rank()) : "",
+               timeline_text(activities, options.steps, options.top));
   }
   if (options.profile) {
     stepper.executor().set_profiling(true);
-    report.profiled_steps = options.steps;
-    time_runs(0, options.steps, run);
-    wait();
-    report.profile = stepper.executor().profile();
+    time(0);
+    if (rank == nullptr || rank->ranks->rank() == 0) report.profile = stepper.executor().profile();
     stepper.executor().set_profiling(false);
+    report.profiled_steps = options.steps;
   }
-
+  if (rank != nullptr && rank->ranks->rank() > 0) return;
+  report.seconds = seconds;
+  report.plan_seconds = plan_seconds;
+  report.first_loss = first_loss;
+  report.last_loss = measured.loss;
+  report.peak = process_memory().peak;
   const Plan& plan = stepper.plan();
-  for (const LogicalState& tensor : logical_states(plan.program))
-    if (tensor.role == StateRole::kMaster) report.parameters += tensor.type.shape.elements();
-  report.flops = model_flops(*plan.program.find_graph(GraphRole::kTrain)) * static_cast<double>(options.micro_batches);
   report.state_bytes = plan.state_bytes;
   report.arena_bytes = plan.arena_bytes;
   report.input_bytes = plan.input_bytes;
   report.allocated_bytes = stepper.executor().allocated_bytes();
-  report.gemm = measure_gemm(plan.target, gemm_precision(recipe), options.gemm, options.gemm, options.gemm, 10);
+}
+
+StepReport measure_step(const Options& options) {
+  set_thread_count(options.threads);
+  if (options.verbose) set_log_level(LogLevel::kDebug);
+  const int32_t ranks = options.parallel().mesh.ranks();
+  check(options.micro_batches % options.data == 0, ErrorCode::kInvalidArgument,
+        "--micro-batches {} do not divide among --data {} ranks (want a multiple)", options.micro_batches,
+        options.data);
+  Work work{.model = named_model(options.model), .recipe = parse_recipe(options.recipe)};
+  ModelConfig& model = work.model;
+  model.max_positions = std::max(model.max_positions, options.length);
+  if (options.layers > 0) model.layers = options.layers;
+  if (options.hidden > 0) {
+    constexpr int64_t kHead = 64;
+    model.hidden = options.hidden;
+    model.heads = std::max<int64_t>(options.hidden / kHead, 1);
+    model.kv_heads = model.head_dim = model.intermediate = 0;
+  }
+  work.recipe.keep_transposes = options.transposes == "cached";
+  work.target = target_of(resolve_device(options.device));
+  work.batches = random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
+  StepReport report{.model = options.model,
+                    .recipe = options.recipe,
+                    .recompute = options.recompute,
+                    .cpu = work.target.device == Device::kCuda ? work.target.name : cpu_model(),
+                    .ranks = ranks,
+                    .threads = thread_count(),
+                    .batch = options.batch,
+                    .length = options.length,
+                    .micro_batches = options.micro_batches,
+                    .steps = options.steps};
+  report.resident_before = process_memory().resident;
+  for (int32_t r = 0; r < ranks && !options.timeline.empty(); ++r) work.timelines.push_back(make_device_timeline(r));
+  if (ranks == 1) {
+    measure_rank(options, work, nullptr, report);
+  } else {
+    const ThreadShare share(ranks);
+    run_local_ranks(
+        options.parallel().mesh, work.target.device == Device::kCuda,
+        [&](const LocalRank& rank) { measure_rank(options, work, &rank, report); }, 60, !options.no_peer_memory);
+  }
+
+  StepperOptions one = work.stepper(options);  // the whole model's work and parameters
+  one.compile.parallel = {};
+  const Plan whole = compile_training(model, one);
+  for (const LogicalState& tensor : logical_states(whole.program))
+    if (tensor.role == StateRole::kMaster) report.parameters += tensor.type.shape.elements();
+  report.flops = model_flops(*whole.program.find_graph(GraphRole::kTrain)) * static_cast<double>(options.micro_batches);
+  report.gemm = measure_gemm(work.target, gemm_precision(work.recipe), options.gemm, options.gemm, options.gemm, 10);
   return report;
 }
 
@@ -164,10 +228,26 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--hidden", options->hidden, "override the size's; heads of 64, an MLP 4 times as wide")
       ->check(not_negative());
   command->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
+  for (auto [name, field, meaning] :
+       {std::tuple{"--tensor", &options->tensor,
+                   "ranks of tensor parallelism, each with a GPU or a share of the cores"},
+        std::tuple{"--data", &options->data, "ranks that share the micro-batches of a step"},
+        std::tuple{"--context", &options->context, "ranks that share the tokens of a micro-batch"},
+        std::tuple{"--pipeline", &options->pipeline, "stages, which share the layers"},
+        std::tuple{"--chunks", &options->chunks, "runs of layers of a stage"}})
+    command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
+  command->add_flag("--sequence", options->sequence, "the ranks of --tensor share the tokens between products");
+  command->add_option("--shard", options->shard, "none | optimizer | gradients | parameters, over --data")
+      ->capture_default_str();
+  command->add_flag("--no-overlap", options->no_overlap, "exchanges in turn with kernels");
+  command->add_flag("--no-peer-memory", options->no_peer_memory, "all exchanges of GPUs by NCCL");
+  command->add_flag("-v,--verbose", options->verbose, "seconds of what comes before the first step");
   command->add_flag("--profile", options->profile, "time the same number of further steps kernel by kernel");
   command->add_option("--json", options->json, "write the results to this JSON file");
-  command->add_option("--timeline", options->timeline,
-                      "trace file of the same number of further steps, and the GPU's idle time (needs CUPTI)");
+  command->add_option(
+      "--timeline", options->timeline,
+      "trace file of the same number of further steps, and the GPU's idle time (needs CUPTI); of rank r "
+      "FILE.r");
   command->callback([options] { run_train_step(*options); });
 }
 

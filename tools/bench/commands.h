@@ -12,5 +12,6 @@ void add_timings_command(CLI::App& app);
 void add_gemm_command(CLI::App& app);
 void add_serve_step_command(CLI::App& app);
 void add_copy_command(CLI::App& app);
+void add_exchanges_command(CLI::App& app);  // builds with CUDA only
 
 }  // namespace octet

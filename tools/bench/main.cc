@@ -19,6 +19,8 @@ int run(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  octet-bench train-step --model gpt2-124m --batch 4 --length 64 --recipe fp32 --profile\n"
+      "  octet-bench train-step --device cuda --model llama2-7b --layers 8 --batch 2 --length 4096 --tensor 2 "
+      "--sequence\n"
       "  octet-bench compile --model llama2-7b\n"
       "  octet-bench gemm -m 512 -n 4096 -k 4096");
   octet::add_train_step_command(app);
@@ -28,6 +30,9 @@ int run(int argc, char** argv) {
   octet::add_gemm_command(app);
   octet::add_copy_command(app);
   octet::add_serve_step_command(app);
+#ifdef OCTET_CUDA
+  octet::add_exchanges_command(app);
+#endif
   octet::check_whole_numbers(app);
   try {
     app.parse(argc, argv);

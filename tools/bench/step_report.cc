@@ -95,16 +95,18 @@ std::string to_text(const StepReport& r, int64_t top) {
   double middle = median(r.seconds), best = *std::min_element(r.seconds.begin(), r.seconds.end());
   auto tokens = static_cast<double>(r.tokens());
   std::string text = fmt::format(
-      "{} {} ({:.1f} M parameters), B {} T {} x {} micro-batch(es), recompute {}, {} threads, {}\n", r.model, r.recipe,
-      static_cast<double>(r.parameters) / 1e6, r.batch, r.length, r.micro_batches, r.recompute, r.threads, r.cpu);
+      "{} {} ({:.1f} M parameters), B {} T {} x {} micro-batch(es), recompute {}, {} rank(s), {} threads, {}\n",
+      r.model, r.recipe, static_cast<double>(r.parameters) / 1e6, r.batch, r.length, r.micro_batches, r.recompute,
+      r.ranks, r.threads, r.cpu);
   text += fmt::format("step: median {:.2f} ms, min {:.2f} ms of {}; {:.1f} tokens/s (median); loss {:.4f} -> {:.4f}\n",
                       middle * 1e3, best * 1e3, r.steps, tokens / middle, r.first_loss, r.last_loss);
   text += fmt::format(
       "model FLOPs: {:.2f} G a step ({:.1f} M a token), {:.1f} GFLOP/s = {:.1f} % of the {:.1f} GFLOP/s of a {} GEMM "
       "of "
-      "{}^3 ({})\n",
-      r.flops / 1e9, r.flops / tokens / 1e6, r.flops / middle / 1e9, 100 * r.flops / middle / r.gemm.flops_per_second,
-      r.gemm.flops_per_second / 1e9, r.gemm.precision, r.gemm.m, r.gemm.kernel);
+      "{}^3 ({}) on one rank\n",
+      r.flops / 1e9, r.flops / tokens / 1e6, r.flops / middle / 1e9,
+      100 * r.flops / middle / (r.gemm.flops_per_second * r.ranks), r.gemm.flops_per_second / 1e9, r.gemm.precision,
+      r.gemm.m, r.gemm.kernel);
   text += fmt::format("planning and binding: {:.3f} s\n", r.plan_seconds);
   return text + memory_text(r) + profile_text(r, top);
 }
@@ -116,6 +118,7 @@ std::string to_json(const StepReport& r) {
                          {"recipe", r.recipe},
                          {"recompute", r.recompute},
                          {"cpu", r.cpu},
+                         {"ranks", r.ranks},
                          {"threads", r.threads},
                          {"batch", r.batch},
                          {"length", r.length},

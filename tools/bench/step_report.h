@@ -27,11 +27,12 @@ std::vector<KernelSum> by_kernel(const std::vector<NodeTime>& profile);
 
 struct StepReport {
   std::string model, recipe, recompute, cpu;
+  int ranks = 1;
   int threads = 0;
   int64_t batch = 0, length = 0, micro_batches = 1, parameters = 0, steps = 0;
   std::vector<double> seconds;  // per step
   double first_loss = 0, last_loss = 0;
-  double flops = 0;  // model FLOPs of a step
+  double flops = 0;  // model FLOPs of a step, on all ranks
   GemmRate gemm;     // 2048^3 in the recipe's GEMM precision, same process
   double plan_seconds = 0;
   int64_t state_bytes = 0, arena_bytes = 0, input_bytes = 0, allocated_bytes = 0;

@@ -3,6 +3,7 @@
 // run() only enqueues: graphs run one after the other on one stream, and the caller waits when it reads an output or a
 // state, or writes an input that the last run has not read yet. The calling thread's device is set at every entry.
 #include <cstring>
+#include <exception>
 #include <optional>
 
 #include "base/log.h"
@@ -43,7 +44,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     {
       const LoggedTime time("device memory");
       place_states([&](int64_t bytes) { return allocate_state(bytes); });
-      arena_ = Memory(MemoryKind::kDevice, plan_.arena_bytes, "the arena");
+      arena_ = allocate(plan_.arena_bytes, "the arena");
     }
     const LoggedTime time("kernels bound");
     bind_graphs(options);
@@ -52,6 +53,10 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
   ~CudaExecutor() override {
     guard_.emplace(context_.device());
+    if (wait_.asks() && std::uncaught_exceptions() > exceptions_) {  // others may never come to what is under way
+      for (auto& [name, runner] : runners_) runner->drop_capture();
+      context_.ranks().abort();
+    }
     try {
       static_cast<void>(wait_.stream(context_.stream()));
     } catch (...) {  // a rank is lost: nothing is under way any more
@@ -140,8 +145,15 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     });
   }
 
+  // Where operands of collectives lie: other ranks' devices may read it.
+  Memory allocate(int64_t bytes, const std::string& purpose) {
+    if (wait_.asks())
+      if (std::shared_ptr<std::byte> shared = context_.ranks().allocate(bytes, purpose)) return {shared, bytes};
+    return {MemoryKind::kDevice, bytes, purpose};
+  }
+
   std::byte* allocate_state(int64_t bytes) {
-    state_memory_ = Memory(MemoryKind::kDevice, bytes, "the state");
+    state_memory_ = allocate(bytes, "the state");
     if (bytes > 0) {  // on the stream of the writes that follow: another stream's could come after them
       check_cuda(cudaMemsetAsync(state_memory_.data(), 0, static_cast<size_t>(bytes), context_.stream()),
                  "clearing the state");
@@ -181,13 +193,13 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
       workspace_ = Memory(MemoryKind::kDevice, workspace, "the workspace");
       planned = {workspace_.data(), static_cast<size_t>(workspace)};
     }
-    if (ranks_workspace > 0)
-      ranks_workspace_ = Memory(MemoryKind::kDevice, ranks_workspace, "the collectives' workspace");
+    ranks_workspace_ = allocate(ranks_workspace, "the collectives' workspace");
     const std::span<std::byte> ranks = {ranks_workspace_.data(), static_cast<size_t>(ranks_workspace)};
     for (auto& [name, runner] : runners_) runner->set_workspaces(planned, ranks);
   }
 
   Coordinate at_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ Memory::Memory(MemoryKind kind, int64_t bytes, const std::string& purpose) : kin
 }
 
 Memory::~Memory() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || shared_ != nullptr) return;
   kind_ == MemoryKind::kDevice ? cudaFree(data_) : cudaFreeHost(data_);
 }
 

@@ -21,9 +21,12 @@ class Memory {
   Memory() = default;
   // Throws kOutOfMemory naming `purpose`, the bytes wanted and the bytes free.
   Memory(MemoryKind kind, int64_t bytes, const std::string& purpose);
+  Memory(std::shared_ptr<std::byte> shared, int64_t bytes)  // allocated elsewhere
+      : shared_(std::move(shared)), data_(shared_.get()), bytes_(bytes) {}
   Memory(Memory&& other) noexcept { *this = std::move(other); }
   Memory& operator=(Memory&& other) noexcept {
     std::swap(kind_, other.kind_), std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
+    std::swap(shared_, other.shared_);
     return *this;
   }
   ~Memory();
@@ -33,6 +36,7 @@ class Memory {
 
  private:
   MemoryKind kind_ = MemoryKind::kDevice;
+  std::shared_ptr<std::byte> shared_;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
 };

@@ -68,6 +68,9 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
       } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
         const auto& copy = *reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
         all.activities.push_back({copy.deviceId, {"(copy)", seconds(copy.start), seconds(copy.end)}});
+      } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY2) {
+        const auto& copy = *reinterpret_cast<const CUpti_ActivityMemcpyPtoP4*>(record);
+        all.activities.push_back({copy.deviceId, {kPeerCopy, seconds(copy.start), seconds(copy.end)}});
       } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const auto& fill = *reinterpret_cast<const CUpti_ActivityMemset4*>(record);
         all.activities.push_back({fill.deviceId, {"(fill)", seconds(fill.start), seconds(fill.end)}});
@@ -121,8 +124,8 @@ class CuptiTimeline : public DeviceTimeline {
       find("cuptiActivityGetNextRecord", seen().next_record);
     }
     check_cupti(register_callbacks(request_buffer, take_buffer));
-    for (CUpti_ActivityKind kind :
-         {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
+    for (CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                    CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET})
       check_cupti(enable(kind));
   }
   void begin() override {

@@ -20,7 +20,7 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
     const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
     const bool beside = overlaps_ && exchanges(node);
-    int64_t& workspace = beside ? ranks_workspace_needed_ : workspace_needed_;
+    int64_t& workspace = exchanges(node) ? ranks_workspace_needed_ : workspace_needed_;
     if (row.workspace != nullptr) workspace = std::max(workspace, row.workspace(context, graph, node));
     step.kernel = row.bind(context, graph, node);
     step.row = step.kernel.label(row.name, step.args);
@@ -45,7 +45,7 @@ void GraphRunner::drop_capture() {
 }
 
 void GraphRunner::set_workspaces(std::span<std::byte> kernels, std::span<std::byte> ranks) {
-  for (Step& step : steps_) step.args.workspace = step.args.stream == context_.stream() ? kernels : ranks;
+  for (Step& step : steps_) step.args.workspace = exchanges(graph_.node(step.node)) ? ranks : kernels;
 }
 
 void GraphRunner::make_joins() {

@@ -107,8 +107,12 @@ DeviceContext::DeviceContext(ContextOptions options)
     : options_(std::move(options)), facts_(device_facts(options_.device)) {
   const DeviceGuard guard(device());
   check_cuda(cudaSetDevice(device()), "choosing the device");
-  for (cudaStream_t& stream : streams_)
-    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
+  for (size_t i = 0; i < kStreams; ++i) {  // what collectives launch goes before blocks of kernels that wait for room
+    const int priority = static_cast<StreamRole>(i) == StreamRole::kRanks ? greatest : least;
+    check_cuda(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, priority), "making a stream");
+  }
   for (cudaEvent_t& event : reached_)
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
 }

@@ -1,7 +1,10 @@
 // The devices of the other ranks of a mesh, as the kernels of collectives see them. dist/nccl.h makes them of NCCL.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/threads.h"
@@ -52,6 +55,9 @@ class DeviceRanks {
   // The group along these axes, whose order is that of the parts. Its first call makes it: all its ranks call then, and
   // rank by rank groups are made in one order.
   virtual RankGroup& group(const AxisList& over) = 0;
+  // Memory of the device, where all ranks of one program put operands at equal places: other devices may read it where
+  // it lies. All ranks call it, in one order, for no bytes too. Null: there is no such memory here, or no bytes.
+  virtual std::shared_ptr<std::byte> allocate(int64_t bytes, const std::string& purpose) { return nullptr; }
   // Throws kIo when a rank is lost or a call has failed: for the host while it waits for the device.
   virtual void check() = 0;
   // Ends what is under way on the device, whose results are then no results; later calls throw. Graphs that captured

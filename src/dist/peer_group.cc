@@ -1,0 +1,169 @@
+#include "dist/peer_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/cuda/context.h"
+
+namespace octet {
+
+using cuda::check_cuda;
+
+PeerGroup::PeerGroup(std::unique_ptr<cuda::RankGroup> others, PeerMemory& memory, std::vector<int32_t> members,
+                     bool alike)
+    : RankGroup(others->size(), others->own()),
+      others_(std::move(others)),
+      memory_(memory),
+      members_(std::move(members)),
+      alike_(alike) {
+  const int64_t bytes = cuda::peer_memory_bytes(static_cast<int>(size()));
+  pad_ = memory.allocate(members_, bytes, "boxes of peers");
+  check_cuda(cudaMemset(pad_->own, 0, static_cast<size_t>(bytes)), "boxes of peers");
+  check_cuda(cudaDeviceSynchronize(), "boxes of peers");
+  pads_ = {.size = static_cast<int>(size()), .own = static_cast<int>(own()), .aborted = memory.aborted()};
+  for (size_t i = 0; i < members_.size(); ++i) {
+    pads_.pads[i] = reinterpret_cast<cuda::PeerPad*>(pad_->at[i]);
+    pads_.boxes[i] = pad_->at[i] + cuda::kPeerPadBytes;
+  }
+  check_cuda(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "making a stream");
+  for (cudaEvent_t* event : {&begun_, &copied_})
+    check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+}
+
+PeerGroup::~PeerGroup() {
+  for (cudaEvent_t event : {begun_, copied_})
+    if (event != nullptr) cudaEventDestroy(event);
+  if (beside_ != nullptr) cudaStreamDestroy(beside_);
+}
+
+void PeerGroup::all_reduce(const void* x, void* y, int64_t count, DType dtype, Stream stream) {
+  add({Kind::kAllReduce, x, y, count * dtype_bytes(dtype), dtype, stream});
+}
+void PeerGroup::reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) {
+  add({Kind::kReduceScatter, x, y, count * dtype_bytes(dtype), dtype, stream});
+}
+void PeerGroup::all_gather(const void* x, void* y, int64_t bytes, Stream stream) {
+  add({Kind::kAllGather, x, y, bytes, DType::kU8, stream});
+}
+void PeerGroup::all_to_all(const void* x, void* y, int64_t bytes, Stream stream) {
+  add({Kind::kAllToAll, x, y, bytes, DType::kU8, stream});
+}
+
+void PeerGroup::together(FunctionRef<void()> calls) {
+  collecting_ = true;
+  calls_.clear();
+  try {
+    calls();
+  } catch (...) {
+    collecting_ = false;
+    throw;
+  }
+  collecting_ = false;
+  run(calls_);
+}
+
+void PeerGroup::add(const Call& call) {
+  calls_.push_back(call);
+  if (collecting_) return;
+  const Call one = calls_.back();
+  calls_.clear();
+  run({&one, 1});
+}
+
+void PeerGroup::run(std::span<const Call> calls) {
+  if (calls.empty() || run_small(calls) || run_large(calls)) return;
+  run_others(calls);
+}
+
+bool PeerGroup::run_small(std::span<const Call> calls) {
+  int64_t box = 0;
+  for (const Call& call : calls) {
+    box += cuda::peer_box_bytes(call.bytes);
+    if (call.sums() && !cuda::peer_sums(call.dtype)) return false;
+  }
+  if (box * (size() - 1) > cuda::kPeerBoxBytes) return false;
+  // One launch for all of one type that follow each other.
+  for (size_t begin = 0, end = 0; begin < calls.size(); begin = end) {
+    std::vector<cuda::PeerTensor> tensors;
+    const Call& first = calls[begin];
+    for (; end < calls.size() && calls[end].sums() == first.sums() && calls[end].dtype == first.dtype; ++end)
+      tensors.push_back({calls[end].x, calls[end].y, calls[end].bytes, calls[end].stride()});
+    if (first.sums()) {
+      cuda::launch_peer_sum_small(pads_, first.dtype, tensors, first.stream);
+    } else {
+      cuda::launch_peer_rows_small(pads_, tensors, first.stream);
+    }
+  }
+  return true;
+}
+
+std::vector<const void*> PeerGroup::sources(const Call& call) const {
+  std::vector<const void*> from;
+  for (const int32_t rank : members_) {
+    const std::byte* there = memory_.there(call.x, rank);
+    if (there == nullptr) return {};
+    from.push_back(there + own() * call.stride());
+  }
+  return from;
+}
+
+// Operands are read where they lie, after a barrier; before the next one nothing may overwrite them.
+bool PeerGroup::run_large(std::span<const Call> calls) {
+  if (!alike_) return false;
+  std::vector<std::vector<const void*>> all;
+  for (const Call& call : calls) {
+    const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+    if (call.sums() && (!cuda::peer_sums(call.dtype) || call.bytes % 16 != 0 || !aligned(call.x) || !aligned(call.y)))
+      return false;
+    if (call.kind == Kind::kAllReduce && size() > 2) return false;  // reads all of every rank: more than a ring's bytes
+    all.push_back(sources(call));
+    if (all.back().empty()) return false;
+  }
+  const Stream stream = calls.front().stream;
+  const bool copies = std::ranges::any_of(calls, [](const Call& call) { return !call.sums(); });
+  if (copies) {
+    check_cuda(cudaEventRecord(begun_, stream), "recording an event");
+    check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
+  }
+  cuda::launch_peer_barrier(pads_, stream);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].sums()) {
+      cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, stream);
+    } else {
+      copy(calls[i], all[i]);
+    }
+  }
+  if (copies) {
+    check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
+    check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
+  }
+  cuda::launch_peer_barrier(pads_, stream);
+  return true;
+}
+
+// By the copy engines: no multiprocessor is taken from kernels beside it.
+void PeerGroup::copy(const Call& call, const std::vector<const void*>& from) {
+  for (int64_t hop = 0; hop < size(); ++hop) {
+    const int64_t rank = (own() + hop) % size();
+    check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(call.y) + rank * call.bytes, from[static_cast<size_t>(rank)],
+                               static_cast<size_t>(call.bytes), cudaMemcpyDefault, hop == 0 ? beside_ : call.stream),
+               "copying from a peer");
+  }
+}
+
+void PeerGroup::run_others(std::span<const Call> calls) {
+  others_->together([&] {
+    for (const Call& call : calls) {
+      const int64_t count = call.bytes / dtype_bytes(call.dtype);
+      switch (call.kind) {
+        case Kind::kAllReduce: others_->all_reduce(call.x, call.y, count, call.dtype, call.stream); break;
+        case Kind::kReduceScatter: others_->reduce_scatter(call.x, call.y, count, call.dtype, call.stream); break;
+        case Kind::kAllGather: others_->all_gather(call.x, call.y, call.bytes, call.stream); break;
+        case Kind::kAllToAll: others_->all_to_all(call.x, call.y, call.bytes, call.stream); break;
+      }
+    }
+  });
+}
+
+}  // namespace octet

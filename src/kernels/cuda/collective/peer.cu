@@ -1,0 +1,257 @@
+#include <algorithm>
+
+#include "kernels/cuda/collective/peer.h"
+#include "kernels/cuda/common/numbers.cuh"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int kThreads = 256, kMaxTensors = 64;
+
+// Whether to go on polling: the host's word is read now and then.
+__device__ __forceinline__ bool waits(const int* aborted, int spins) {
+  return (spins & 4095) != 4095 || *static_cast<const volatile int*>(aborted) == 0;
+}
+
+__device__ __forceinline__ void store_release(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__global__ void __launch_bounds__(32) peer_barrier_kernel(PeerPads pads) {
+  PeerPad& own = *pads.pads[pads.own];
+  const auto rank = static_cast<int>(threadIdx.x);
+  const uint32_t barrier = own.barriers + 1;
+  if (rank < pads.size && rank != pads.own) {
+    __threadfence_system();
+    store_release(&pads.pads[rank]->arrived[pads.own], barrier);
+    for (int spins = 0; static_cast<int32_t>(load_acquire(&own.arrived[rank]) - barrier) < 0; ++spins)
+      if (!waits(pads.aborted, spins)) break;
+  }
+  __syncwarp();
+  if (rank == 0) own.barriers = barrier;
+}
+
+// Eight bytes of a tensor; what is behind its end reads as 0 and is not written.
+__device__ __forceinline__ uint2 load_unit(const std::byte* x, int64_t bytes, int64_t unit) {
+  const int64_t at = 8 * unit;
+  if (at + 8 <= bytes && reinterpret_cast<uintptr_t>(x) % 8 == 0) return *reinterpret_cast<const uint2*>(x + at);
+  uint64_t value = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (at + i < bytes) value |= static_cast<uint64_t>(x[at + i]) << (8 * i);
+  return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
+}
+__device__ __forceinline__ void store_unit(std::byte* y, int64_t bytes, int64_t unit, uint2 value) {
+  const int64_t at = 8 * unit;
+  if (at + 8 <= bytes && reinterpret_cast<uintptr_t>(y) % 8 == 0) {
+    *reinterpret_cast<uint2*>(y + at) = value;
+    return;
+  }
+  const uint64_t all = value.x | static_cast<uint64_t>(value.y) << 32;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (at + i < bytes) y[at + i] = static_cast<std::byte>(all >> (8 * i));
+}
+
+// A unit in a box: its words, each with the number of the call. Eight bytes arrive as a whole.
+__device__ __forceinline__ void push(std::byte* box, uint2 value, uint32_t call) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(box), "r"(value.x), "r"(call), "r"(value.y)
+               : "memory");
+}
+__device__ __forceinline__ uint2 take(const std::byte* box, uint32_t call, const int* aborted) {
+  uint32_t x, y, first, second;
+  for (int spins = 0;; ++spins) {
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(first), "=r"(y), "=r"(second)
+                 : "l"(box)
+                 : "memory");
+    if ((first == call && second == call) || !waits(aborted, spins)) return {x, y};
+  }
+}
+
+template <typename T>
+struct Accumulator {
+  using Type = float;
+};
+template <>
+struct Accumulator<double> {
+  using Type = double;
+};
+template <>
+struct Accumulator<int32_t> {
+  using Type = int32_t;
+};
+
+__device__ __forceinline__ double widened(double x) { return x; }
+__device__ __forceinline__ int32_t widened(int32_t x) { return x; }
+template <typename T>
+__device__ __forceinline__ float widened(T x) {
+  return to_float(x);
+}
+template <typename T>
+__device__ __forceinline__ T narrowed(typename Accumulator<T>::Type x) {
+  if constexpr (std::is_same_v<T, typename Accumulator<T>::Type>) {
+    return x;
+  } else {
+    return from_float<T>(x);
+  }
+}
+
+// The sum of `Words` (uint2 or uint4) of elements T.
+template <typename T, typename Words>
+struct Added {
+  static constexpr int kCount = sizeof(Words) / sizeof(T);
+  typename Accumulator<T>::Type sums[kCount];
+
+  __device__ __forceinline__ void add(const Words& words, bool first) {
+    const T* x = reinterpret_cast<const T*>(&words);
+    unroll<kCount>([&](int i) { sums[i] = first ? widened(x[i]) : sums[i] + widened(x[i]); });
+  }
+  __device__ __forceinline__ Words rounded() const {
+    Words words;
+    T* y = reinterpret_cast<T*>(&words);
+    unroll<kCount>([&](int i) { y[i] = narrowed<T>(sums[i]); });
+    return words;
+  }
+};
+
+struct SmallTensors {
+  struct One {
+    const std::byte* x;
+    std::byte* y;
+    int64_t bytes, stride, box;
+  };
+  One at[kMaxTensors];
+};
+
+// T: of the sum; std::byte: rows.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) peer_small_kernel(PeerPads pads, SmallTensors tensors) {
+  PeerPad& own = *pads.pads[pads.own];
+  const uint32_t call = *static_cast<volatile uint32_t*>(&own.calls) + 1;
+  const SmallTensors::One tensor = tensors.at[blockIdx.y];
+  const auto box = [&](int rank, int from, int64_t unit) {
+    return pads.boxes[rank] + ((call & 1) * pads.size + from) * 2 * kPeerBoxBytes + 2 * tensor.box + 16 * unit;
+  };
+  const int64_t units = (tensor.bytes + 7) / 8, step = static_cast<int64_t>(gridDim.x) * kThreads,
+                begin = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (int64_t unit = begin; unit < units; unit += step)
+    for (int hop = 1; hop < pads.size; ++hop) {
+      const int rank = pads.own + hop < pads.size ? pads.own + hop : pads.own + hop - pads.size;
+      push(box(rank, pads.own, unit), load_unit(tensor.x + rank * tensor.stride, tensor.bytes, unit), call);
+    }
+  for (int64_t unit = begin; unit < units; unit += step) {
+    const uint2 mine = load_unit(tensor.x + pads.own * tensor.stride, tensor.bytes, unit);
+    if constexpr (std::is_same_v<T, std::byte>) {
+      for (int rank = 0; rank < pads.size; ++rank)
+        store_unit(tensor.y + rank * tensor.bytes, tensor.bytes, unit,
+                   rank == pads.own ? mine : take(box(pads.own, rank, unit), call, pads.aborted));
+    } else {
+      Added<T, uint2> added;
+      for (int rank = 0; rank < pads.size; ++rank)
+        added.add(rank == pads.own ? mine : take(box(pads.own, rank, unit), call, pads.aborted), rank == 0);
+      store_unit(tensor.y, tensor.bytes, unit, added.rounded());
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  if (atomicAdd(&own.finished, 1) + 1 == gridDim.x * gridDim.y) {  // all blocks have read `calls`
+    own.finished = 0;
+    own.calls = call;
+  }
+}
+
+template <typename T>
+void launch_small(const PeerPads& pads, std::span<const PeerTensor> all, cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 256;  // of all tensors: about as many as run at once
+  for (size_t first = 0; first < all.size(); first += kMaxTensors) {
+    const std::span<const PeerTensor> some = all.subspan(first, std::min<size_t>(kMaxTensors, all.size() - first));
+    SmallTensors tensors = {};
+    int64_t box = 0, largest = 0;
+    for (size_t i = 0; i < some.size(); ++i) {
+      tensors.at[i] = {.x = static_cast<const std::byte*>(some[i].x),
+                       .y = static_cast<std::byte*>(some[i].y),
+                       .bytes = some[i].bytes,
+                       .stride = some[i].stride,
+                       .box = box};
+      box += peer_box_bytes(some[i].bytes);
+      largest = std::max(largest, some[i].bytes);
+    }
+    const int64_t wanted = (largest + 8 * kThreads - 1) / (8 * kThreads);
+    const int64_t blocks = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(kMaxBlocks / std::ssize(some), 1));
+    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(some.size()));
+    peer_small_kernel<T><<<grid, kThreads, 0, stream>>>(pads, tensors);
+  }
+}
+
+struct Sources {
+  const uint4* x[kMaxPeers];
+};
+
+constexpr int kSumThreads = 512, kSumBlocks = 32, kInFlight = 4;  // vectors of a thread and rank
+
+template <typename T>
+__global__ void __launch_bounds__(kSumThreads) peer_sum_kernel(Sources sources, int ranks, uint4* y, int64_t vectors) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kSumThreads;
+  for (int64_t begin = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x; begin < vectors;
+       begin += kInFlight * step) {
+    Added<T, uint4> added[kInFlight];
+    for (int rank = 0; rank < ranks; ++rank) {
+      uint4 words[kInFlight];
+      unroll<kInFlight>([&](int i) {
+        if (begin + i * step < vectors) words[i] = __ldcs(sources.x[rank] + begin + i * step);
+      });
+      unroll<kInFlight>([&](int i) { added[i].add(words[i], rank == 0); });
+    }
+    unroll<kInFlight>([&](int i) {
+      if (begin + i * step < vectors) y[begin + i * step] = added[i].rounded();
+    });
+  }
+}
+
+template <typename Launch>
+void of_sum(DType dtype, const Launch& launch) {
+  switch (dtype) {
+    case DType::kBF16: return launch(bf16{});
+    case DType::kF16: return launch(f16{});
+    case DType::kF64: return launch(double{});
+    case DType::kI32: return launch(int32_t{});
+    default: return launch(float{});
+  }
+}
+
+}  // namespace
+
+bool peer_sums(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64 ||
+         dtype == DType::kI32;
+}
+
+void launch_peer_barrier(const PeerPads& pads, cudaStream_t stream) { peer_barrier_kernel<<<1, 32, 0, stream>>>(pads); }
+
+void launch_peer_sum_small(const PeerPads& pads, DType dtype, std::span<const PeerTensor> all, cudaStream_t stream) {
+  of_sum(dtype, [&](auto type) { launch_small<decltype(type)>(pads, all, stream); });
+}
+
+void launch_peer_rows_small(const PeerPads& pads, std::span<const PeerTensor> all, cudaStream_t stream) {
+  launch_small<std::byte>(pads, all, stream);
+}
+
+void launch_peer_sum(DType dtype, std::span<const void* const> x, void* y, int64_t bytes, cudaStream_t stream) {
+  Sources sources = {};
+  for (size_t i = 0; i < x.size(); ++i) sources.x[i] = static_cast<const uint4*>(x[i]);
+  const int64_t vectors = bytes / 16, wanted = (vectors + kSumThreads - 1) / kSumThreads;
+  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, kSumBlocks));
+  of_sum(dtype, [&](auto type) {
+    peer_sum_kernel<decltype(type)>
+        <<<blocks, kSumThreads, 0, stream>>>(sources, static_cast<int>(x.size()), static_cast<uint4*>(y), vectors);
+  });
+}
+
+}  // namespace octet::cuda
