@@ -28,7 +28,9 @@ inline float uniform_from_bits(uint32_t bits) { return static_cast<float>(bits >
 // A sequential stream for the host: shuffles, initial weights, sampling. Streams with different ids are independent.
 class Philox {
  public:
-  explicit Philox(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+  // `block`: how many blocks of four words come before the first that it gives.
+  explicit Philox(uint64_t seed, uint64_t stream = 0, uint64_t block = 0)
+      : seed_(seed), stream_(stream), block_(block) {}
   uint32_t next_u32();
   uint64_t next_u64();
   uint64_t below(uint64_t bound);  // uniform in [0, bound), unbiased; bound > 0
@@ -36,7 +38,7 @@ class Philox {
   double normal();                 // standard normal (Box-Muller)
 
  private:
-  uint64_t seed_, stream_, block_ = 0;
+  uint64_t seed_, stream_, block_;
   PhiloxBlock words_{};
   int used_ = 4;
   double spare_ = 0;

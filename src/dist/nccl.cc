@@ -148,7 +148,7 @@ class NcclGroup final : public cuda::RankGroup {
       check(nccl_.receive(static_cast<std::byte*>(y) + i * bytes, count, ncclUint8, other, comm(), stream), "receive");
     }
   }
-  void together(FunctionRef<void()> calls) override {
+  void together(FunctionRef<void()> calls, std::span<std::byte>) override {
     comm();
     check(nccl_.group_start(), "beginning a call");
     try {
@@ -191,7 +191,6 @@ class NcclRanks final : public cuda::DeviceRanks {
         options_(std::move(options)),
         device_(cuda::device_facts(options_.device).index) {
     nccl();  // missing: now
-    if (options_.peer_memory) peers_.emplace(ranks, device_);
   }
   ~NcclRanks() override {
     const cuda::DeviceGuard guard(device_);
@@ -212,15 +211,17 @@ class NcclRanks final : public cuda::DeviceRanks {
                                             fmt::format("rank {} over {}", rank(), print(over)));
     nccl_groups_.push_back(made.get());
     std::unique_ptr<cuda::RankGroup> group = std::move(made);
-    if (peers_ && members.size() <= cuda::kMaxPeers && peers_->reach(members)) {
+    PeerMemory* memory = peers();
+    if (memory != nullptr && members.size() > 1 && members.size() <= cuda::kMaxPeers && memory->reach(members)) {
       const bool alike = std::ranges::find(over, Axis::kPipeline) == over.end();
-      group = std::make_unique<PeerGroup>(std::move(group), *peers_, members, alike);
+      group = std::make_unique<PeerGroup>(std::move(group), *memory, members, alike);
     }
     bytes_ += before - free_bytes();
     return *groups_.emplace_back(over, std::move(group)).second;
   }
   std::shared_ptr<std::byte> allocate(int64_t bytes, const std::string& purpose) override {
-    return peers_ && peers_->any() ? peers_->share(bytes, purpose) : nullptr;
+    PeerMemory* memory = peers();
+    return memory != nullptr && memory->any() ? memory->share(bytes, purpose) : nullptr;
   }
   void check() override {
     octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
@@ -237,6 +238,12 @@ class NcclRanks final : public cuda::DeviceRanks {
   int64_t bytes() const override { return bytes_; }
 
  private:
+  // Made by the first call, which all ranks make; null where settings want none.
+  PeerMemory* peers() {
+    if (!options_.peer_memory || mesh().ranks() == 1) return nullptr;
+    if (!peers_) peers_.emplace(ranks_, device_);
+    return &*peers_;
+  }
   // The first member's, on all of them.
   ncclUniqueId id_of_first(const std::vector<int32_t>& members, int64_t own) {
     ncclUniqueId id = {};

@@ -10,6 +10,12 @@ namespace octet {
 
 using cuda::check_cuda;
 
+namespace {
+
+int64_t with_gap(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
 PeerGroup::PeerGroup(std::unique_ptr<cuda::RankGroup> others, PeerMemory& memory, std::vector<int32_t> members,
                      bool alike)
     : RankGroup(others->size(), others->own()),
@@ -50,7 +56,7 @@ void PeerGroup::all_to_all(const void* x, void* y, int64_t bytes, Stream stream)
   add({Kind::kAllToAll, x, y, bytes, DType::kU8, stream});
 }
 
-void PeerGroup::together(FunctionRef<void()> calls) {
+void PeerGroup::together(FunctionRef<void()> calls, std::span<std::byte> scratch) {
   collecting_ = true;
   calls_.clear();
   try {
@@ -60,8 +66,10 @@ void PeerGroup::together(FunctionRef<void()> calls) {
     throw;
   }
   collecting_ = false;
-  run(calls_);
+  run(calls_, scratch);
 }
+
+int64_t PeerGroup::scratch_bytes(int64_t bytes) const { return alike_ ? (size() - 1) * with_gap(bytes) : 0; }
 
 void PeerGroup::add(const Call& call) {
   calls_.push_back(call);
@@ -71,8 +79,9 @@ void PeerGroup::add(const Call& call) {
   run({&one, 1});
 }
 
-void PeerGroup::run(std::span<const Call> calls) {
-  if (calls.empty() || run_small(calls) || run_large(calls)) return;
+void PeerGroup::run(std::span<const Call> calls, std::span<std::byte> scratch) {
+  check(*static_cast<const volatile int*>(pads_.aborted) == 0, ErrorCode::kIo, "the exchanges of a rank were aborted");
+  if (calls.empty() || run_small(calls) || run_large(calls, scratch)) return;
   run_others(calls);
 }
 
@@ -108,10 +117,13 @@ std::vector<const void*> PeerGroup::sources(const Call& call) const {
   return from;
 }
 
-// Operands are read where they lie, after a barrier; before the next one nothing may overwrite them.
-bool PeerGroup::run_large(std::span<const Call> calls) {
+// Operands are read where they lie, after a barrier; before the next one nothing may overwrite them. Gathers go by the
+// copy engines, and beside kernels parts of sums do too, which are then added up here: no multiprocessor waits for
+// them.
+bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scratch) {
   if (!alike_) return false;
   std::vector<std::vector<const void*>> all;
+  int64_t wanted = 0;
   for (const Call& call : calls) {
     const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
     if (call.sums() && (!cuda::peer_sums(call.dtype) || call.bytes % 16 != 0 || !aligned(call.x) || !aligned(call.y)))
@@ -119,31 +131,40 @@ bool PeerGroup::run_large(std::span<const Call> calls) {
     if (call.kind == Kind::kAllReduce && size() > 2) return false;  // reads all of every rank: more than a ring's bytes
     all.push_back(sources(call));
     if (all.back().empty()) return false;
+    if (call.sums()) wanted += scratch_bytes(call.bytes);
   }
+  const bool beside = wanted > 0 && wanted <= std::ssize(scratch);
   const Stream stream = calls.front().stream;
-  const bool copies = std::ranges::any_of(calls, [](const Call& call) { return !call.sums(); });
-  if (copies) {
-    check_cuda(cudaEventRecord(begun_, stream), "recording an event");
-    check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
-  }
+  check_cuda(cudaEventRecord(begun_, stream), "recording an event");
+  check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
   cuda::launch_peer_barrier(pads_, stream);
+  std::byte* at = scratch.data();
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].sums()) {
-      cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, stream);
+    std::vector<const void*>& from = all[i];
+    if (!calls[i].sums()) {
+      gather(calls[i], from);
+    } else if (!beside) {
+      cuda::launch_peer_sum(calls[i].dtype, from, calls[i].y, calls[i].bytes, stream);
     } else {
-      copy(calls[i], all[i]);
+      for (int64_t hop = 1; hop < size(); ++hop) {
+        const void*& part = from[static_cast<size_t>((own() + hop) % size())];
+        check_cuda(cudaMemcpyAsync(at, part, static_cast<size_t>(calls[i].bytes), cudaMemcpyDefault, stream),
+                   "copying from a peer");
+        part = at;
+        at += with_gap(calls[i].bytes);
+      }
     }
   }
-  if (copies) {
-    check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
-    check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
-  }
+  check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
+  check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
   cuda::launch_peer_barrier(pads_, stream);
+  for (size_t i = 0; beside && i < calls.size(); ++i)
+    if (calls[i].sums()) cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, stream);
   return true;
 }
 
-// By the copy engines: no multiprocessor is taken from kernels beside it.
-void PeerGroup::copy(const Call& call, const std::vector<const void*>& from) {
+// The own part on a stream of its own.
+void PeerGroup::gather(const Call& call, const std::vector<const void*>& from) {
   for (int64_t hop = 0; hop < size(); ++hop) {
     const int64_t rank = (own() + hop) % size();
     check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(call.y) + rank * call.bytes, from[static_cast<size_t>(rank)],

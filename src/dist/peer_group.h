@@ -21,7 +21,8 @@ class PeerGroup final : public cuda::RankGroup {
   void reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) override;
   void all_gather(const void* x, void* y, int64_t bytes, Stream stream) override;
   void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override;
-  void together(FunctionRef<void()> calls) override;
+  void together(FunctionRef<void()> calls, std::span<std::byte> scratch) override;
+  int64_t scratch_bytes(int64_t bytes) const override;
 
   cuda::RankGroup& others() { return *others_; }
 
@@ -38,12 +39,12 @@ class PeerGroup final : public cuda::RankGroup {
     int64_t stride() const { return kind == Kind::kReduceScatter || kind == Kind::kAllToAll ? bytes : 0; }
   };
   void add(const Call& call);
-  void run(std::span<const Call> calls);
+  void run(std::span<const Call> calls, std::span<std::byte> scratch = {});
   bool run_small(std::span<const Call> calls);
-  bool run_large(std::span<const Call> calls);
+  bool run_large(std::span<const Call> calls, std::span<std::byte> scratch);
   void run_others(std::span<const Call> calls);
   std::vector<const void*> sources(const Call& call) const;  // by rank, what this one reads; empty: out of reach
-  void copy(const Call& call, const std::vector<const void*>& from);
+  void gather(const Call& call, const std::vector<const void*>& from);
 
   std::unique_ptr<cuda::RankGroup> others_;
   PeerMemory& memory_;

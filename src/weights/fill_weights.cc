@@ -119,8 +119,11 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
   std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
   if (init == "normal") {
     double std = node.attrs.get_or<double>("std", 0.02);
-    Philox rng(seed, stream);
-    for (float& value : values) value = static_cast<float>(std * rng.normal());
+    parallel_for((count + 1) / 2, 1 << 13, [&](int64_t begin, int64_t end) {  // two values are of one block
+      Philox rng(seed, stream, static_cast<uint64_t>(begin));
+      for (int64_t i = 2 * begin; i < std::min(2 * end, count); ++i)
+        values[static_cast<size_t>(i)] = static_cast<float>(std * rng.normal());
+    });
   }
   return values;
 }
@@ -166,40 +169,17 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
 
 void initialize_weights(Executor& executor, uint64_t seed) {
   const LoggedTime time("weights");
-  struct Parameter {
-    LogicalState tensor;
-    const Node* node;
-    uint64_t stream;
-    std::vector<float> values = {};
-  };
-  constexpr int64_t kTogether = int64_t{1} << 28;  // elements in host memory at once
-  std::vector<Parameter> group;
-  int64_t elements = 0;
-  auto write_group = [&] {  // each parameter has a random stream of its own: made in parallel, the same values
-    parallel_for(static_cast<int64_t>(group.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Parameter& p = group[static_cast<size_t>(i)];
-        p.values = initial_values(*p.node, p.tensor.type.shape.elements(), seed, p.stream);
-      }
-    });
-    for (const Parameter& p : group)
-      fill_values(executor, p.tensor, view_of(DType::kF32, p.values.data(), std::ssize(p.values), 1));
-    group.clear();
-    elements = 0;
-  };
   uint64_t stream = 0;
-  for (LogicalState& tensor : logical_states(executor.program())) {
+  for (const LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.role != StateRole::kMaster) continue;
     ++stream;
     if (executor.program().find_state(tensor.state)->slots == 0) continue;  // another stage's
     const Node* node = find_leaf(executor.program(), tensor.state);
     check(node != nullptr, ErrorCode::kInternal, "state {} has no param leaf to take its initial values from",
           tensor.state);
-    elements += tensor.type.shape.elements();
-    group.push_back({std::move(tensor), node, stream});
-    if (elements >= kTogether) write_group();
+    const std::vector<float> values = initial_values(*node, tensor.type.shape.elements(), seed, stream);
+    fill_values(executor, tensor, view_of(DType::kF32, values.data(), std::ssize(values), 1));
   }
-  write_group();
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
   finish_filling(executor);

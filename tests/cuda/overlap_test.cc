@@ -31,7 +31,7 @@ class LateGroup final : public cuda::RankGroup {
     late(stream);
     for (int64_t i = 0; i < size(); ++i) copy(y, i, x, own(), bytes, stream);
   }
-  void together(FunctionRef<void()> calls) override { calls(); }
+  void together(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
 
  private:
   static void late(Stream stream) {
@@ -100,14 +100,19 @@ TEST_P(CudaOverlap, ChangesNoBit) {
 }
 
 constexpr ShardLevel kGradients = ShardLevel::kGradients, kParameters = ShardLevel::kParameters;
-INSTANTIATE_TEST_SUITE_P(
-    Ways, CudaOverlap,
-    testing::Combine(testing::Values(Way{"tp2", {{1, 1, 1, 2}}}, Way{"tp2_sequence", {{1, 1, 1, 2}}, true},
-                                     Way{"dp2_gradients", {{1, 2, 1, 1}}, false, kGradients},
-                                     Way{"dp2_parameters", {{1, 2, 1, 1}}, false, kParameters},
-                                     Way{"cp2", {{1, 1, 2, 1}}}),
-                     testing::Values("bf16", "fp8-current")),
-    [](const auto& info) { return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, CudaOverlap,
+                         testing::Combine(testing::Values(Way{"tp2", {{1, 1, 1, 2}}},
+                                                          Way{"tp2_sequence", {{1, 1, 1, 2}}, true},
+                                                          Way{"dp2_gradients", {{1, 2, 1, 1}}, false, kGradients},
+                                                          Way{"dp2_parameters", {{1, 2, 1, 1}}, false, kParameters},
+                                                          Way{"cp2", {{1, 1, 2, 1}}}),
+                                          testing::Values("bf16", "fp8-current")),
+                         [](const auto& info) {
+                           std::string name =
+                               fmt::format("{}_{}", std::get<0>(info.param).name, std::get<1>(info.param));
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace octet

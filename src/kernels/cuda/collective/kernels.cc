@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "ir/plan.h"
 #include "kernels/cuda/collective/combine.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
@@ -48,6 +49,7 @@ struct Travel {
 struct Journey {
   std::vector<Travel> travels;  // by operand
   int64_t workspace = 0;
+  int64_t scratch_at = 0, scratch = 0;  // in the workspace: of parts that travel beside kernels
 
   int64_t take(int64_t bytes) {
     constexpr int64_t kAlignment = 256;
@@ -60,7 +62,7 @@ struct Journey {
 AxisList over(const Node& node) { return parse_axes(node.attr<std::string>("over")); }
 bool is_reduction(const Node& node, const char* name) { return node.attr<std::string>("reduction") == name; }
 
-Journey journey_of(const Graph& graph, const Node& node) {
+Journey journey_of(const Graph& graph, const Node& node, const RankGroup& group) {
   const int64_t parts = graph.mesh().parts(over(node));
   const bool gathered = node.op == Op::kAllReduce && !is_reduction(node, "sum");
   const char* packed = node.op == Op::kReduceScatter ? "axis" : node.op == Op::kAllToAll ? "split_axis" : nullptr;
@@ -79,12 +81,14 @@ Journey journey_of(const Graph& graph, const Node& node) {
       if (view.rows > 1) travel.unpacked = view, travel.received_at = journey.take(y.bytes());
     }
     if (gathered) travel.received_at = journey.take(parts * x.bytes());
+    if (node.op == Op::kReduceScatter && is_async(node)) journey.scratch += group.scratch_bytes(y.bytes());
   }
+  journey.scratch_at = journey.take(journey.scratch);
   return journey;
 }
 
-int64_t journey_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  return journey_of(graph, node).workspace;
+int64_t journey_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
+  return journey_of(graph, node, context.ranks().group(over(node))).workspace;
 }
 
 // call(group, x, y, operand, result, stream) for each operand, packed before and unpacked after.
@@ -100,11 +104,13 @@ void travel(RankGroup& group, const Journey& journey, const KernelArgs& args, co
       t.packed->copy_out(args.in[i].as<std::byte>(), p,
                          args.workspace.data() + t.packed_at + p * t.packed->part_bytes(), args.stream);
   });
-  group.together([&] {
+  const auto calls = [&] {
     each([&](const Travel& t, size_t i) {
       call(group, t.sent(args, i), t.received(args, i), args.in[i], args.out[i], args.stream);
     });
-  });
+  };
+  group.together(calls, args.workspace.subspan(journey.scratch > 0 ? static_cast<size_t>(journey.scratch_at) : 0,
+                                               static_cast<size_t>(journey.scratch)));
   each([&](const Travel& t, size_t i) {
     if (!t.unpacked) return;
     for (int64_t p = 0; p < group.size(); ++p)
@@ -132,14 +138,16 @@ void call_all_to_all(RankGroup& group, const void* x, void* y, const Tensor& in,
 template <Call kCall>
 BoundKernel bind_travel(DeviceContext& context, const Graph& graph, const Node& node) {
   RankGroup& group = context.ranks().group(over(node));
-  return [&group, journey = journey_of(graph, node)](const KernelArgs& args) { travel(group, journey, args, kCall); };
+  return [&group, journey = journey_of(graph, node, group)](const KernelArgs& args) {
+    travel(group, journey, args, kCall);
+  };
 }
 
 // Of rows gathered from all ranks, joined here in their order.
 BoundKernel bind_gathered(DeviceContext& context, const Graph& graph, const Node& node) {
   RankGroup& group = context.ranks().group(over(node));
   const Combination kind = is_reduction(node, "max") ? Combination::kMax : Combination::kLogSumExp;
-  return [&group, kind, journey = journey_of(graph, node)](const KernelArgs& args) {
+  return [&group, kind, journey = journey_of(graph, node, group)](const KernelArgs& args) {
     travel(group, journey, args, call_all_gather);
     std::vector<Combined> combined;
     for (size_t i = 0; i < journey.travels.size(); ++i) {

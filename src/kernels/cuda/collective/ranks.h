@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/dtype.h"
@@ -34,8 +35,12 @@ class RankGroup {
   virtual void all_gather(const void* x, void* y, int64_t bytes, Stream stream) = 0;
   // Row i of y [size, bytes] = row own() of x [size, bytes] of rank i.
   virtual void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) = 0;
-  // The calls that `calls` makes go as one.
-  virtual void together(FunctionRef<void()> calls) = 0;
+  // The calls that `calls` makes go as one. With `scratch` they run beside kernels, which keep their multiprocessors
+  // while parts travel: of the size that scratch_bytes says, added up over the calls; device memory of their own.
+  virtual void together(FunctionRef<void()> calls, std::span<std::byte> scratch) = 0;
+  void together(FunctionRef<void()> calls) { together(calls, {}); }
+  // For a reduce_scatter of so many bytes a rank; 0: it runs in one way only.
+  virtual int64_t scratch_bytes(int64_t) const { return 0; }
 
  private:
   int64_t size_, own_;
