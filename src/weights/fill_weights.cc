@@ -208,6 +208,7 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
   for (const LogicalState& tensor : logical_states(executor.program())) {
     const bool scales = tensor.role == StateRole::kScaleInv;
     if (tensor.role != StateRole::kMaster && tensor.role != StateRole::kCodes && !scales) continue;
+    if (executor.program().find_state(tensor.state)->slots == 0) continue;  // another stage's
     const DType dtype = tensor.type.dtype;
     if (tensor.type.shape.rank() == 1 || scales) {
       std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));

@@ -79,7 +79,7 @@ void measure_rank(const Options& options, const Work& work, const LocalRank* ran
                                          : compile_training(work.model, stepper_options),
                   stepper_options);
   const double plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  initialize_weights(stepper.executor(), 1337);
+  fill_random_weights(stepper.executor(), 1337);
 
   // As in a run: on a GPU the next step starts before the results of the previous one are read.
   const bool ahead = work.target.device == Device::kCuda;

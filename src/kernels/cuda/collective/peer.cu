@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/collective/peer.h"
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 
 namespace octet::cuda {
 namespace {
@@ -23,6 +24,8 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* from) {
 }
 
 __global__ void __launch_bounds__(32) peer_barrier_kernel(PeerPads pads) {
+  griddep_wait();
+  griddep_launch_dependents();
   PeerPad& own = *pads.pads[pads.own];
   const auto rank = static_cast<int>(threadIdx.x);
   const uint32_t barrier = own.barriers + 1;
@@ -132,6 +135,8 @@ struct SmallTensors {
 // T: of the sum; std::byte: rows.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) peer_small_kernel(PeerPads pads, SmallTensors tensors) {
+  griddep_wait();
+  griddep_launch_dependents();
   PeerPad& own = *pads.pads[pads.own];
   const uint32_t call = *static_cast<volatile uint32_t*>(&own.calls) + 1;
   const SmallTensors::One tensor = tensors.at[blockIdx.y];
@@ -186,7 +191,7 @@ void launch_small(const PeerPads& pads, std::span<const PeerTensor> all, cudaStr
     const int64_t wanted = (largest + 8 * kThreads - 1) / (8 * kThreads);
     const int64_t blocks = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(kMaxBlocks / std::ssize(some), 1));
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(some.size()));
-    peer_small_kernel<T><<<grid, kThreads, 0, stream>>>(pads, tensors);
+    launch_overlapped(peer_small_kernel<T>, {grid, kThreads}, stream, pads, tensors);
   }
 }
 
@@ -198,6 +203,8 @@ constexpr int kSumThreads = 512, kSumBlocks = 32, kInFlight = 4;  // vectors of 
 
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads) peer_sum_kernel(Sources sources, int ranks, uint4* y, int64_t vectors) {
+  griddep_wait();
+  griddep_launch_dependents();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kSumThreads;
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x; begin < vectors;
        begin += kInFlight * step) {
@@ -233,7 +240,9 @@ bool peer_sums(DType dtype) {
          dtype == DType::kI32;
 }
 
-void launch_peer_barrier(const PeerPads& pads, cudaStream_t stream) { peer_barrier_kernel<<<1, 32, 0, stream>>>(pads); }
+void launch_peer_barrier(const PeerPads& pads, cudaStream_t stream) {
+  launch_overlapped(peer_barrier_kernel, {1, 32}, stream, pads);
+}
 
 void launch_peer_sum_small(const PeerPads& pads, DType dtype, std::span<const PeerTensor> all, cudaStream_t stream) {
   of_sum(dtype, [&](auto type) { launch_small<decltype(type)>(pads, all, stream); });
