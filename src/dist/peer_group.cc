@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/shape/shape.h"
 
 namespace octet {
 
@@ -163,13 +164,18 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
   return true;
 }
 
-// The own part on a stream of its own.
+// The own part by a kernel on a stream of its own: copy engines would take turns.
 void PeerGroup::gather(const Call& call, const std::vector<const void*>& from) {
   for (int64_t hop = 0; hop < size(); ++hop) {
     const int64_t rank = (own() + hop) % size();
-    check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(call.y) + rank * call.bytes, from[static_cast<size_t>(rank)],
-                               static_cast<size_t>(call.bytes), cudaMemcpyDefault, hop == 0 ? beside_ : call.stream),
-               "copying from a peer");
+    std::byte* to = static_cast<std::byte*>(call.y) + rank * call.bytes;
+    const void* part = from[static_cast<size_t>(rank)];
+    if (hop == 0) {
+      cuda::launch_copy_block(part, call.bytes, to, call.bytes, 1, call.bytes, beside_);
+    } else {
+      check_cuda(cudaMemcpyAsync(to, part, static_cast<size_t>(call.bytes), cudaMemcpyDefault, call.stream),
+                 "copying from a peer");
+    }
   }
 }
 

@@ -69,8 +69,8 @@ Target h200_target() {
                 .workspace_bytes = int64_t{32} << 20,
                 .memory_bytes = int64_t{143771} << 20,
                 .bytes_per_second = 4.26e12,
-                .link_bytes_per_second = 230e9,  // NCCL on two: 183 GB/s at 32 MiB, 268 at 1 GiB
-                .link_latency = 10e-6,
+                .link_bytes_per_second = 330e9,  // two GPUs by peer memory, 16 MiB a rank and more
+                .link_latency = 5e-6,
                 .bf16_flops = 700e12,
                 .fp8_flops = 1280e12,
                 .integer_products = {{DType::kI8, DType::kI8},

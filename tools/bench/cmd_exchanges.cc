@@ -1,5 +1,5 @@
-// octet-bench exchanges: collectives between the GPUs of this machine, alone, in replayed graphs; by peer memory and by
-// NCCL.
+// octet-bench exchanges: collectives between the GPUs of this machine in replayed graphs, by peer memory and by NCCL:
+// alone, and what stands behind an all_reduce in serving.
 #include <cuda_runtime_api.h>
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "bench/measure.h"
 #include "dist/local_ranks.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/norm/norm.h"
 
 namespace octet {
 namespace {
@@ -22,7 +23,24 @@ struct Options {
   std::string json;
 };
 
-constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter"};
+constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "sum_add_norm"};
+constexpr int64_t kColumns = 8192;  // of the norm behind an all_reduce, as in Llama-3-70B
+
+// y = rms_norm(x + z) of rows of bf16, z = x + z.
+void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, cudaStream_t stream) {
+  const int64_t rows = bytes / 2 / kColumns;
+  const cuda::NormForward call{.rows = rows,
+                               .cols = kColumns,
+                               .eps = 1e-5f,
+                               .x = x,
+                               .addend = z,
+                               .weight = z,  // any numbers
+                               .sum = z,
+                               .y = y};
+  launch_norm(call,
+              choose_norm({.rows = rows, .cols = kColumns, .dtype = DType::kBF16, .adds = true}, cuda::device_facts(0)),
+              stream);
+}
 
 // Seconds of a call on rank 0: the median over graphs of so many. `bytes`: of the whole tensor, bf16.
 double measure(const Options& options, const LocalRank& rank, cuda::RankGroup& group, size_t op, int64_t bytes,
@@ -33,10 +51,11 @@ double measure(const Options& options, const LocalRank& rank, cuda::RankGroup& g
   const int64_t elements = bytes / 2, part = bytes / options.ranks;
   const auto call = [&] {
     group.together([&] {
-      if (op == 0) group.all_reduce(x, y, elements, DType::kBF16, stream);
+      if (op == 0 || op == 3) group.all_reduce(x, y, elements, DType::kBF16, stream);
       if (op == 1) group.all_gather(x, y, part, stream);
       if (op == 2) group.reduce_scatter(x, y, elements / options.ranks, DType::kBF16, stream);
     });
+    if (op == 3) add_norm(y, y + bytes, x, bytes, stream);
   };
   call();
   check_cuda(cudaStreamSynchronize(stream), "an exchange");
@@ -81,20 +100,22 @@ Times measure_all(const Options& options, bool peer_memory) {
   const auto work = [&](const LocalRank& rank) {
     const cuda::DeviceGuard guard(rank.device);
     const int64_t largest = *std::ranges::max_element(options.kib) * 1024;
+    const int64_t bytes = 3 * largest + 4 * kColumns;  // with a norm's weight
     cuda::check_cuda(cudaSetDevice(rank.device), "choosing the device");
-    std::shared_ptr<std::byte> shared = rank.devices->allocate(2 * largest, "operands");
+    std::shared_ptr<std::byte> shared = rank.devices->allocate(bytes, "operands");
     if (shared == nullptr) {
       void* memory = nullptr;
-      cuda::check_cuda(cudaMalloc(&memory, static_cast<size_t>(2 * largest)), "allocating operands");
+      cuda::check_cuda(cudaMalloc(&memory, static_cast<size_t>(bytes)), "allocating operands");
       shared = {static_cast<std::byte*>(memory), [](std::byte* operands) { cudaFree(operands); }};
     }
     std::byte* x = shared.get();
-    cuda::check_cuda(cudaMemset(x, 1, static_cast<size_t>(2 * largest)), "clearing operands");
+    cuda::check_cuda(cudaMemset(x, 1, static_cast<size_t>(bytes)), "clearing operands");
     cuda::check_cuda(cudaDeviceSynchronize(), "clearing operands");
     cuda::RankGroup& group = rank.devices->group({Axis::kTensor});
     for (size_t op = 0; op < std::size(kNames); ++op)
       for (const int64_t kib : options.kib) {
-        const double seconds = measure(options, rank, group, op, kib * 1024, x, x + largest);
+        const bool rows = op != 3 || kib * 1024 % (2 * kColumns) == 0;
+        const double seconds = rows ? measure(options, rank, group, op, kib * 1024, x, x + largest) : 0;
         if (rank.ranks->rank() == 0) times[op].push_back(seconds);
       }
     barrier(*rank.ranks);
@@ -111,9 +132,9 @@ void run_exchanges(const Options& options) {
   fmt::print("{:<15} {:>9} {:>12} {:>8} {:>12} {:>8}\n", "", "KiB", "peers, us", "GB/s", "NCCL, us", "GB/s");
   for (size_t op = 0; op < std::size(kNames); ++op)
     for (size_t i = 0; i < options.kib.size(); ++i) {
+      if (peers[op][i] == 0) continue;
       const auto ranks = static_cast<double>(options.ranks);
-      const double sent =
-          static_cast<double>(options.kib[i]) * 1024 * (ranks - 1) / ranks * (op == 0 && options.ranks > 1 ? 2 : 1);
+      const double sent = static_cast<double>(options.kib[i]) * 1024 * (ranks - 1) / ranks * (op % 3 == 0 ? 2 : 1);
       fmt::print("{:<15} {:>9} {:>12.1f} {:>8.1f} {:>12.1f} {:>8.1f}\n", kNames[op], options.kib[i], 1e6 * peers[op][i],
                  sent / peers[op][i] / 1e9, 1e6 * nccl[op][i], sent / nccl[op][i] / 1e9);
       rows.push_back({{"op", kNames[op]},

@@ -15,16 +15,14 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
       wait_(wait),
       staging_(staging),
       options_(options) {
-  overlaps_ = std::ranges::any_of(graph.nodes(), is_async);
   bind_nodes([&](const Node& node, Step& step) {
     const KernelEntry& row = select_kernel(graph, node);
     step.row = row.name;
-    const bool beside = overlaps_ && exchanges(node);
     int64_t& workspace = exchanges(node) ? ranks_workspace_needed_ : workspace_needed_;
     if (row.workspace != nullptr) workspace = std::max(workspace, row.workspace(context, graph, node));
     step.kernel = row.bind(context, graph, node);
     step.row = step.kernel.label(row.name, step.args);
-    step.args.stream = context.stream(beside ? StreamRole::kRanks : StreamRole::kCompute);
+    step.args.stream = context.stream(is_async(node) ? StreamRole::kRanks : StreamRole::kCompute);
   });
   make_joins();
   check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");
@@ -51,7 +49,6 @@ void GraphRunner::set_workspaces(std::span<std::byte> kernels, std::span<std::by
 void GraphRunner::make_joins() {
   arrived_.resize(steps_.size());
   joins_.resize(steps_.size() + 1);
-  if (!overlaps_) return;
   const std::vector<int32_t> joins = joins_of(graph_);
   for (size_t i = 0; i < steps_.size(); ++i) {
     const int32_t at = joins[slot(steps_[i].node)];
@@ -83,7 +80,7 @@ void GraphRunner::launch_step(size_t step) {
   steps_[step].kernel(steps_[step].args);
   check_cuda(cudaGetLastError(), "launching a kernel");
   if (arrived_[step] != nullptr) check_cuda(cudaEventRecord(arrived_[step], stream), "recording an event");
-  if (beside && (in_turn || arrived_[step] == nullptr)) context_.order(StreamRole::kRanks, StreamRole::kCompute);
+  if (beside && in_turn) context_.order(StreamRole::kRanks, StreamRole::kCompute);
   if (options_.check_every_node) check_cuda(wait_.stream(context_.stream()), "running a kernel");
 }
 

@@ -2,10 +2,10 @@
 //
 // enqueue() puts a whole run on the stream: inputs from pinned memory, nodes, copies into states, outputs to pinned
 // memory. The first run is eager (it loads modules and picks algorithms); the second is captured, and later ones replay
-// it: the same kernels in the same order, so the same bits. Where collectives are async, all of the graph run on a
-// stream of their own with a workspace of their own, which the async ones leave for the kernels' stream at their joins
-// only (profiled or checked node by node: at once). finish() waits for the outputs of the last run. The executor has
-// set the device before it calls.
+// it: the same kernels in the same order, so the same bits. Collectives have a workspace of their own; async ones run
+// on a stream of their own, for which the kernels' stream waits at their joins (profiled or checked node by node: at
+// once), and no other collective begins before. finish() waits for the outputs of the last run. The executor has set
+// the device before it calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -67,7 +67,6 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   const HostWait& wait_;
   Staging staging_;
   CudaOptions options_;
-  bool overlaps_ = false;  // some collectives are async
   int64_t workspace_needed_ = 0, ranks_workspace_needed_ = 0;
   cudaGraphExec_t replay_ = nullptr;
   cudaEvent_t inputs_read_ = nullptr, done_ = nullptr;
