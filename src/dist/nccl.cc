@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "dist/peer_group.h"
+#include "dist/peer_link.h"
 #include "kernels/cuda/context.h"
 
 namespace octet {
@@ -160,6 +161,15 @@ class NcclGroup final : public cuda::RankGroup {
     check(nccl_.group_end(), "running a call");
   }
 
+  // To, and from, the other one of two.
+  void send(const void* x, int64_t bytes, Stream stream) {
+    check(nccl_.send(x, static_cast<size_t>(bytes), ncclUint8, static_cast<int>(1 - own()), comm(), stream), "send");
+  }
+  void receive(void* y, int64_t bytes, Stream stream) {
+    check(nccl_.receive(y, static_cast<size_t>(bytes), ncclUint8, static_cast<int>(1 - own()), comm(), stream),
+          "receive");
+  }
+
   void check_async() const {
     ncclResult_t state = ncclSuccess;
     check(nccl_.async_error(comm(), &state), "asking for errors");
@@ -181,6 +191,19 @@ class NcclGroup final : public cuda::RankGroup {
   const Nccl& nccl_ = nccl();
   std::string where_;
   ncclComm_t comm_ = nullptr;
+};
+
+// For ranks of several machines. A send ends when its receive does.
+class NcclLink final : public cuda::DeviceLink {
+ public:
+  NcclLink(std::unique_ptr<NcclGroup> pair, int64_t bytes) : pair_(std::move(pair)), bytes_(bytes) {}
+  void send(const void* x, Stream stream) override { pair_->send(x, bytes_, stream); }
+  void receive(void* y, Stream stream) override { pair_->receive(y, bytes_, stream); }
+  NcclGroup& pair() { return *pair_; }
+
+ private:
+  std::unique_ptr<NcclGroup> pair_;
+  int64_t bytes_;
 };
 
 class NcclRanks final : public cuda::DeviceRanks {
@@ -223,16 +246,39 @@ class NcclRanks final : public cuda::DeviceRanks {
     PeerMemory* memory = peers();
     return memory != nullptr && memory->any() ? memory->share(bytes, purpose) : nullptr;
   }
+  std::shared_ptr<cuda::DeviceLink> link(int32_t other, bool sends, int64_t bytes) override {
+    octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
+    const cuda::DeviceGuard guard(device_);
+    const std::vector<int32_t> pair = {std::min(rank(), other), std::max(rank(), other)};
+    std::shared_ptr<cuda::DeviceLink> link;
+    if (PeerMemory* memory = peers(); memory != nullptr && memory->reach(pair)) {
+      link = std::make_shared<PeerLink>(*memory, rank(), other, sends, bytes);
+    } else {
+      const int64_t own = rank() < other ? 0 : 1;
+      auto group =
+          std::make_unique<NcclGroup>(id_of_first(pair, own), 2, own, fmt::format("ranks {} and {}", pair[0], pair[1]));
+      link = std::make_shared<NcclLink>(std::move(group), bytes);
+    }
+    links_.push_back(link);
+    return link;
+  }
   void check() override {
     octet::check(!aborted_, ErrorCode::kIo, "NCCL: rank {} was aborted", rank());
     if (options_.check) options_.check();  // first: it knows which rank is lost
     for (const NcclGroup* group : nccl_groups_) group->check_async();
+    for (const auto& weak : links_)
+      if (const auto link = std::dynamic_pointer_cast<NcclLink>(weak.lock())) link->pair().check_async();
   }
   void abort() override {
     if (std::exchange(aborted_, true)) return;
     const cuda::DeviceGuard guard(device_);
     if (peers_) peers_->abort();
     for (NcclGroup* group : nccl_groups_) group->abort();
+    for (const auto& weak : links_) {
+      const std::shared_ptr<cuda::DeviceLink> link = weak.lock();
+      if (const auto nccl = std::dynamic_pointer_cast<NcclLink>(link)) nccl->pair().abort();
+      if (const auto peer = std::dynamic_pointer_cast<PeerLink>(link)) peer->abort();
+    }
   }
   bool aborted() const override { return aborted_; }
   int64_t bytes() const override { return bytes_; }
@@ -271,6 +317,7 @@ class NcclRanks final : public cuda::DeviceRanks {
   std::optional<PeerMemory> peers_;
   std::vector<std::pair<AxisList, std::unique_ptr<cuda::RankGroup>>> groups_;  // in the order in which they were made
   std::vector<NcclGroup*> nccl_groups_;                                        // theirs
+  std::vector<std::weak_ptr<cuda::DeviceLink>> links_;
   int64_t bytes_ = 0;
   bool aborted_ = false;
 };

@@ -25,9 +25,9 @@ PeerGroup::PeerGroup(std::unique_ptr<cuda::RankGroup> others, PeerMemory& memory
       members_(std::move(members)),
       alike_(alike) {
   const int64_t bytes = cuda::peer_memory_bytes(static_cast<int>(size()));
-  pad_ = memory.allocate(members_, bytes, "boxes of peers");
-  check_cuda(cudaMemset(pad_->own, 0, static_cast<size_t>(bytes)), "boxes of peers");
-  check_cuda(cudaDeviceSynchronize(), "boxes of peers");
+  pad_ = memory.allocate(members_, bytes, "boxes of peers", [&](std::byte* pad) {
+    check_cuda(cudaMemset(pad, 0, static_cast<size_t>(bytes)), "boxes of peers");
+  });
   pads_ = {.size = static_cast<int>(size()), .own = static_cast<int>(own()), .aborted = memory.aborted()};
   for (size_t i = 0; i < members_.size(); ++i) {
     pads_.pads[i] = reinterpret_cast<cuda::PeerPad*>(pad_->at[i]);

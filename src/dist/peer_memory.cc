@@ -20,7 +20,6 @@ namespace {
 
 using cuda::check_cuda;
 
-// The driver's functions: the library links the runtime alone.
 struct Driver {
   decltype(&cuMemCreate) create;
   decltype(&cuMemRelease) release;
@@ -36,11 +35,7 @@ struct Driver {
 
   Driver() {
     const auto find = [](const char* name, auto& function) {
-      void* found = nullptr;
-      cudaDriverEntryPointQueryResult result{};
-      cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-      check(found != nullptr, ErrorCode::kUnsupported, "the CUDA driver has no {}: it wants 12.0", name);
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(found);
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(cuda::driver_function(name));
     };
     find("cuMemCreate", create);
     find("cuMemRelease", release);
@@ -205,7 +200,8 @@ std::byte* PeerMemory::import(const Address& address, int64_t bytes) const {
 }
 
 std::shared_ptr<const PeerMemory::Mapped> PeerMemory::allocate(const std::vector<int32_t>& ranks, int64_t bytes,
-                                                               const std::string& purpose) {
+                                                               const std::string& purpose,
+                                                               const std::function<void(std::byte*)>& initialize) {
   const cuda::DeviceGuard guard(device_);
   check_cuda(cudaFree(nullptr), "making a context");
   const auto release = [device = device_](const Mapped* mapped) {
@@ -230,6 +226,10 @@ std::shared_ptr<const PeerMemory::Mapped> PeerMemory::allocate(const std::vector
     check(mapped->own != nullptr, ErrorCode::kOutOfMemory, "{}: {} bytes are wanted of the GPU (CUDA error {})",
           purpose, size, static_cast<int>(status));
     own.memory = mapped->own;
+    if (initialize) {
+      initialize(mapped->own);
+      check_cuda(cudaDeviceSynchronize(), purpose.c_str());
+    }
     if (driver().give(&own.file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS) own.file = -1;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // whom another rank's process may take the file from
   }

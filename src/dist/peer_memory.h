@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,9 +35,10 @@ class PeerMemory {
     std::vector<std::byte*> at;
     std::byte* own = nullptr;
   };
-  // All of `ranks` call it. Unmapped, when the last reference goes, after this device's work has ended. Throws
-  // kOutOfMemory naming `purpose`.
-  std::shared_ptr<const Mapped> allocate(const std::vector<int32_t>& ranks, int64_t bytes, const std::string& purpose);
+  // All of `ranks` call it; `initialize(own)` has ended on each before any of them goes on. Unmapped, when the last
+  // reference goes, after this device's work has ended. Throws kOutOfMemory naming `purpose`.
+  std::shared_ptr<const Mapped> allocate(const std::vector<int32_t>& ranks, int64_t bytes, const std::string& purpose,
+                                         const std::function<void(std::byte*)>& initialize = {});
   // Of all ranks, and known to there(): at equal distances from its start lies what a collective reads. Null: no bytes.
   std::shared_ptr<std::byte> share(int64_t bytes, const std::string& purpose);
   // Where rank `rank` has what lies at `address` here; null: not shared, or not alike there.

@@ -66,9 +66,38 @@ std::vector<double> joined(const std::string& reduction, const std::vector<std::
   return values;
 }
 
+// Gives the bytes to another rank, and gets those that it gives.
+void exchange_pair(Communicator& ranks, int32_t other, std::span<const std::byte> send, std::span<std::byte> receive) {
+  const int32_t own = ranks.rank();
+  std::vector<std::span<const std::byte>> sends(2);
+  std::vector<std::span<std::byte>> receives(2);
+  const size_t at = own < other ? 1 : 0;
+  sends[at] = send;
+  receives[at] = receive;
+  ranks.exchange({std::min(own, other), std::max(own, other)}, sends, receives);
+}
+
+std::vector<std::byte> buffer_of(const Executor& executor, const std::string& state) {
+  const StateEntry* entry = executor.program().find_state(state);
+  check(entry != nullptr && executor.ranks() != nullptr, ErrorCode::kNotFound, "no state '{}' of several ranks", state);
+  return std::vector<std::byte>(static_cast<size_t>(entry->type.bytes()));
+}
+
 }  // namespace
 
 Coordinate Executor::coordinate() const { return ranks() != nullptr ? ranks()->coordinate() : Coordinate(); }
+
+void Executor::send_state(const std::string& name, int32_t to) {
+  std::vector<std::byte> bytes = buffer_of(*this, name);
+  read_state(name, bytes);
+  exchange_pair(*ranks(), to, bytes, {});
+}
+
+void Executor::receive_state(const std::string& name, int32_t from) {
+  std::vector<std::byte> bytes = buffer_of(*this, name);
+  exchange_pair(*ranks(), from, {}, bytes);
+  write_state(name, bytes);
+}
 
 void join_mesh(Program& program, const Communicator* ranks) {
   const Mesh mesh = ranks != nullptr ? ranks->mesh() : Mesh();

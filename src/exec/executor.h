@@ -59,6 +59,12 @@ class Executor {
   virtual void fill_state_part(const std::string& name, int64_t offset, int64_t bytes, int64_t grain,
                                MakeBytes make) = 0;
 
+  // What a state holds goes to another rank, which receives it, of the same size, into one of its own; all of a pair's
+  // calls in one order. Graphs that run before have ended with the state, those that run after find what was received,
+  // and may overwrite what is sent. On GPUs the host goes on at once. Not of states that have several slots.
+  virtual void send_state(const std::string& name, int32_t to);
+  virtual void receive_state(const std::string& name, int32_t from);
+
   virtual int64_t allocated_bytes() const = 0;  // state + arena + inputs
   virtual void set_profiling(bool on) = 0;
   virtual std::vector<NodeTime> profile()

@@ -47,38 +47,25 @@ void StageRunner::evaluate(const std::function<void(const std::string& graph)>& 
 
 void StageRunner::transfer(const PipelineAction& action) {
   const bool sends = action.kind == Kind::kSend;
-  for (const std::string& name : transfer_states(executor_.program(), sends, action.gradient, action.chunk)) {
-    bytes_.resize(static_cast<size_t>(executor_.program().find_state(name)->type.bytes()));
-    if (sends) executor_.read_state(name, bytes_);
-    exchange(action.peer, sends ? std::span<const std::byte>(bytes_) : std::span<const std::byte>(),
-             sends ? std::span<std::byte>() : std::span(bytes_));
-    if (!sends) executor_.write_state(name, bytes_);
-  }
+  for (const std::string& name : transfer_states(executor_.program(), sends, action.gradient, action.chunk))
+    sends ? executor_.send_state(name, rank_of(action.peer)) : executor_.receive_state(name, rank_of(action.peer));
 }
 
 void StageRunner::share_gradients() {
   for (const StateEntry& entry : executor_.program().states()) {
     if (entry.role != StateRole::kTransfer || entry.param.empty() || entry.slots == 0) continue;
-    const auto size = static_cast<size_t>(entry.type.bytes());
-    std::vector<std::byte> theirs(size);
-    bytes_.resize(size);
-    executor_.read_state(executor_.program().find_state(entry.param, StateRole::kGradient)->name, bytes_);
-    exchange(is_last() ? 0 : stages_ - 1, bytes_, theirs);
-    executor_.write_state(entry.name, theirs);
+    const int32_t other = rank_of(is_last() ? 0 : stages_ - 1);
+    const std::string& gradient = executor_.program().find_state(entry.param, StateRole::kGradient)->name;
+    if (!is_last()) executor_.send_state(gradient, other);
+    executor_.receive_state(entry.name, other);
+    if (is_last()) executor_.send_state(gradient, other);
   }
 }
 
-void StageRunner::exchange(int32_t stage, std::span<const std::byte> send, std::span<std::byte> receive) {
+int32_t StageRunner::rank_of(int32_t stage) const {
   Coordinate there = ranks_.coordinate();
   there.at[static_cast<size_t>(Axis::kPipeline)] = stage;
-  const int32_t own = ranks_.rank(), other = ranks_.mesh().rank(there);
-  std::vector<int32_t> pair = {std::min(own, other), std::max(own, other)};
-  std::vector<std::span<const std::byte>> sends(2);
-  std::vector<std::span<std::byte>> receives(2);
-  const size_t at = own < other ? 1 : 0;
-  sends[at] = send;
-  receives[at] = receive;
-  ranks_.exchange(pair, sends, receives);
+  return ranks_.mesh().rank(there);
 }
 
 double StageRunner::from_last(double value) {

@@ -1,7 +1,7 @@
 // One stage of a pipeline: runs its graphs in the schedule's order and carries what crosses between stages.
 //
-// Owned by a Stepper, which feeds the graphs. A transfer is an exchange of the two ranks that differ in the stage
-// alone, outside the graphs, and ends when both have come to it; the schedule is proven to end so.
+// Owned by a Stepper, which feeds the graphs. A transfer goes from one of two ranks that differ in the stage alone to
+// the other, outside the graphs. The schedule is proven to end even where a transfer ends when both have come to it.
 #pragma once
 
 #include <functional>
@@ -33,14 +33,12 @@ class StageRunner {
 
  private:
   void transfer(const PipelineAction& action);
-  // Gives the bytes to the rank of another stage, and gets those that it gives.
-  void exchange(int32_t stage, std::span<const std::byte> send, std::span<std::byte> receive);
+  int32_t rank_of(int32_t stage) const;  // that differs from this one in the stage alone
 
   Executor& executor_;
   Communicator& ranks_;
   int32_t stage_, stages_, chunks_;
   PipelineSchedule schedule_;
-  std::vector<std::byte> bytes_;
 };
 
 }  // namespace octet

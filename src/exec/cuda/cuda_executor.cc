@@ -10,6 +10,7 @@
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
 #include "exec/cuda/host_wait.h"
+#include "exec/cuda/state_travels.h"
 #include "exec/plan_executor.h"
 #include "ir/localize.h"
 
@@ -76,6 +77,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& bound = runner(graph, slot);
     bound.wait_for_inputs();
+    travels_.settle(plan_.program.graph(graph), context_.stream());
     bound.enqueue();
   }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
@@ -117,6 +119,13 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     context_.order(StreamRole::kCopy, StreamRole::kCompute);
   }
 
+  void send_state(const std::string& name, int32_t to) override {
+    if (!travel(name, to, true)) Executor::send_state(name, to);
+  }
+  void receive_state(const std::string& name, int32_t from) override {
+    if (!travel(name, from, false)) Executor::receive_state(name, from);
+  }
+
   int64_t allocated_bytes() const override {
     return state_memory_.bytes() + arena_.bytes() + device_inputs_.bytes() + workspace_.bytes() +
            ranks_workspace_.bytes();
@@ -127,6 +136,14 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
 
  private:
+  bool travel(const std::string& name, int32_t other, bool sends) {
+    const cuda::DeviceGuard guard(context_.device());
+    const StateEntry* entry = plan_.program.find_state(name);
+    check(entry != nullptr && wait_.asks(), ErrorCode::kNotFound, "no state '{}' of several ranks", name);
+    const int64_t bytes = entry->type.bytes();
+    return travels_.move(context_, name, state(name, 0, static_cast<size_t>(bytes)), bytes, other, sends);
+  }
+
   // The rank's place in the nodes, and its groups: before memory is taken, in the program's order on all ranks.
   void join_ranks() {
     const Mesh& mesh = plan_.program.mesh();
@@ -199,6 +216,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   }
 
   Coordinate at_;
+  cuda::StateTravels travels_;
   int exceptions_ = std::uncaught_exceptions();
 };
 

@@ -103,6 +103,14 @@ DeviceFacts device_facts(int device) {
   return usable[static_cast<size_t>(device)];
 }
 
+void* driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  check(found != nullptr, ErrorCode::kUnsupported, "the CUDA driver has no {}: it wants 12.0", name);
+  return found;
+}
+
 DeviceContext::DeviceContext(ContextOptions options)
     : options_(std::move(options)), facts_(device_facts(options_.device)) {
   const DeviceGuard guard(device());

@@ -110,6 +110,9 @@ int device_count(std::string* why = nullptr);
 // Of a usable device; throws kUnsupported where there is none, kInvalidArgument where there are fewer.
 DeviceFacts device_facts(int device);
 
+// A function of the driver, of CUDA 12.0: the library links the runtime alone. Throws kUnsupported where there is none.
+void* driver_function(const char* name);
+
 // Where libraries lie that a Python package brought: cuBLASLt, cuDNN and CUPTI come from there as well as from a
 // toolkit. Existing paths of `file` in folder nvidia/`package`/lib of Python's packages: those of the active virtual
 // environment first, then the user's, then those under /opt, /usr/local and /usr.

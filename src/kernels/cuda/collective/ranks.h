@@ -46,6 +46,16 @@ class RankGroup {
   int64_t size_, own_;
 };
 
+// From one rank to another, or back: one direction. Both ends make the same calls in one order; each puts its work on
+// the stream and returns, and is not captured.
+class DeviceLink {
+ public:
+  using Stream = RankGroup::Stream;
+  virtual ~DeviceLink() = default;
+  virtual void send(const void* x, Stream stream) = 0;
+  virtual void receive(void* y, Stream stream) = 0;
+};
+
 // One rank's. Belongs to one thread at a time, as its executor does, and outlives it: graphs that captured a group's
 // calls end before the group.
 class DeviceRanks {
@@ -63,6 +73,9 @@ class DeviceRanks {
   // Memory of the device, where all ranks of one program put operands at equal places: other devices may read it where
   // it lies. All ranks call it, in one order, for no bytes too. Null: there is no such memory here, or no bytes.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, const std::string& purpose) { return nullptr; }
+  // A link for `bytes` a call, on which this rank sends or receives; `other` makes its end at the same time. Null: none
+  // here.
+  virtual std::shared_ptr<DeviceLink> link(int32_t other, bool sends, int64_t bytes) { return nullptr; }
   // Throws kIo when a rank is lost or a call has failed: for the host while it waits for the device.
   virtual void check() = 0;
   // Ends what is under way on the device, whose results are then no results; later calls throw. Graphs that captured

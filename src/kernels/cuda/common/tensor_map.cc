@@ -3,20 +3,14 @@
 #include <cuda_runtime_api.h>
 
 #include "base/error.h"
+#include "kernels/cuda/context.h"
 
 namespace octet::cuda {
 namespace {
 
-// The driver's function: the library links the runtime alone.
 auto encode_tiled() {
-  using Encode = decltype(&cuTensorMapEncodeTiled);
-  static const Encode encode = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    check(found != nullptr, ErrorCode::kUnsupported, "the CUDA driver has no cuTensorMapEncodeTiled: it wants 12.0");
-    return reinterpret_cast<Encode>(found);
-  }();
+  static const auto encode =
+      reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(driver_function("cuTensorMapEncodeTiled"));
   return encode;
 }
 
