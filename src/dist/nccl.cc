@@ -272,13 +272,16 @@ class NcclRanks final : public cuda::DeviceRanks {
   void abort() override {
     if (std::exchange(aborted_, true)) return;
     const cuda::DeviceGuard guard(device_);
+    std::vector<std::shared_ptr<cuda::DeviceLink>> links;
+    for (const auto& weak : links_)
+      if (auto link = weak.lock()) links.push_back(std::move(link));
+    // First what waits without NCCL, whose abort may wait for the device.
+    for (const auto& link : links)
+      if (auto* peer = dynamic_cast<PeerLink*>(link.get())) peer->abort();
     if (peers_) peers_->abort();
     for (NcclGroup* group : nccl_groups_) group->abort();
-    for (const auto& weak : links_) {
-      const std::shared_ptr<cuda::DeviceLink> link = weak.lock();
-      if (const auto nccl = std::dynamic_pointer_cast<NcclLink>(link)) nccl->pair().abort();
-      if (const auto peer = std::dynamic_pointer_cast<PeerLink>(link)) peer->abort();
-    }
+    for (const auto& link : links)
+      if (auto* nccl = dynamic_cast<NcclLink*>(link.get())) nccl->pair().abort();
   }
   bool aborted() const override { return aborted_; }
   int64_t bytes() const override { return bytes_; }

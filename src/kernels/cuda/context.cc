@@ -49,6 +49,9 @@ std::vector<DeviceFacts> usable_devices(std::string* why) {
     return none(fmt::format("the NVIDIA driver supports CUDA {}.{}, Octet needs {}.0: install a newer driver",
                             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000));
   }
+  // Streams that wait for other ranks must not share a hardware queue with those that do what these wait for. Read
+  // once, by the first call; what the environment says wins.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();
