@@ -56,7 +56,7 @@ struct StageSeconds {
 
 // How stages carry what they send each other.
 enum class Transfers : uint8_t {
-  kInTurn,  // as StageRunner does: a transfer begins when both stages have come to it and occupies both
+  kInTurn,  // as on CPUs: a transfer begins when both stages have come to it and occupies both
   kBeside,  // a send goes by itself while both compute; whoever receives waits until it has come
 };
 

@@ -160,18 +160,20 @@ class StagePlanner {
     double once = 0;  // a step: the update, after gradients of tied tables
     for (size_t s = 0; s < order.size(); ++s)
       once = std::max(once, report.stages[s].update + transfer_seconds(compiled.at(alike[s]).shared_bytes, target_));
-    for (const Transfers way : {Transfers::kBeside, Transfers::kInTurn}) {
+    report.beside = target_.device == Device::kCuda;
+    for (const Transfers way : {Transfers::kInTurn, Transfers::kBeside}) {
       const std::vector<StageSeconds> simulated = simulate(order, pieces, way);
       double end = 0, work = 0, idle = 0;
       for (const StageSeconds& stage : simulated) end = std::max(end, stage.end);
+      const bool beside = way == Transfers::kBeside, as_runs = beside == report.beside;
       for (size_t s = 0; s < simulated.size(); ++s) {
+        work += simulated[s].work, idle += end - simulated[s].work;
+        if (!as_runs) continue;
         report.stages[s].transfers = simulated[s].transfers;
         report.stages[s].idle = end - simulated[s].work - simulated[s].transfers;
-        work += simulated[s].work, idle += end - simulated[s].work;
       }
-      const bool beside = way == Transfers::kBeside;
-      (beside ? report.beside_bubble : report.bubble) = idle / work;
-      (beside ? report.beside_seconds : report.step_seconds) = end + once;
+      if (as_runs) report.bubble = idle / work, report.step_seconds = end + once;
+      if (beside) report.beside_bubble = idle / work, report.beside_seconds = end + once;
     }
     report.bubble_formula = pipeline_bubble(parallel_.mesh[Axis::kPipeline], parallel_.chunks, parallel_.micro_batches);
   }

@@ -25,8 +25,9 @@ struct PipelineReport {
   std::vector<StageReport> stages;
   int32_t compiled = 0;    // stages that were: others are like one of them
   bool has_rates = false;  // else seconds are by made-up rates, and good for ratios alone
-  // Of the simulated schedule and the update; what of it is not work over what is, of all stages, before the update.
-  // Transfers in turn with computing, as runs do them, and beside it, which takes the least a schedule can.
+  bool beside = false;     // runs on the Target carry transfers beside computing, else in turn with it
+  // Of the simulated schedule and the update; what of it is not work over what is, of all stages, before the update. As
+  // runs do it, and with transfers beside computing, which takes the least a schedule can.
   double step_seconds = 0, bubble = 0, beside_seconds = 0, beside_bubble = 0;
   double bubble_formula = 0;
   double flops_rate = 0;  // of the Target's products in bf16; 0: not known

@@ -78,8 +78,15 @@ TEST(StageReport, TheStepIsTheSimulatedScheduleAndTheUpdate) {
     EXPECT_EQ(stage.sent_bytes, end ? border + 50304.0 * 768 * 4 : 2 * border) << s;
   }
   EXPECT_GT(report.beside_seconds, slowest + update);
-  EXPECT_GE(report.step_seconds, report.beside_seconds);
-  EXPECT_GE(report.bubble, report.beside_bubble);
+  EXPECT_TRUE(report.beside);
+  EXPECT_EQ(report.step_seconds, report.beside_seconds);
+  EXPECT_EQ(report.bubble, report.beside_bubble);
+  Target cpu = h200_target();
+  cpu.device = Device::kCpu;
+  const PipelineReport in_turn = plan_stages(named_model("gpt2-124m"), config, cpu);
+  EXPECT_FALSE(in_turn.beside);
+  EXPECT_GT(in_turn.step_seconds, in_turn.beside_seconds);
+  EXPECT_GT(in_turn.bubble, in_turn.beside_bubble);
   EXPECT_DOUBLE_EQ(report.bubble_formula, 3.0 / 16);
   EXPECT_DOUBLE_EQ(report.tokens(), 16.0 * 128);
   EXPECT_NEAR(
@@ -95,7 +102,8 @@ TEST(StageReport, TextAndJsonNameEveryStage) {
   const PipelineReport report = plan_stages(model, config, h200_target());
   const std::string text = to_text(report, model, h200_target());
   for (const char* part :
-       {"ranks     4 (pp=2 tp=2)", "2 stages of 3 chunks", "(p - 1) / (v m) = 0.0833", "tokens/s", "fits "})
+       {"ranks     4 (pp=2 tp=2)", "2 stages of 3 chunks", "with transfers beside computing, as runs do",
+        "(p - 1) / (v m) = 0.0833", "tokens/s", "fits "})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   const nlohmann::json json = parse_json(to_json(report), "plan");
   ASSERT_EQ(json.at("stages").size(), 2u);
@@ -106,6 +114,7 @@ TEST(StageReport, TextAndJsonNameEveryStage) {
   // A target without rates has bytes, and no seconds.
   const PipelineReport bare = plan_stages(model, config, Target{});
   EXPECT_NE(to_text(bare, model, Target{}).find("says no rates"), std::string::npos);
+  EXPECT_NE(to_text(bare, model, Target{}).find("in turn with computing, as runs do"), std::string::npos);
   EXPECT_FALSE(parse_json(to_json(bare), "plan").contains("step_seconds"));
 }
 

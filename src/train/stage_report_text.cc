@@ -102,15 +102,15 @@ std::string to_text(const PipelineReport& r, const ModelConfig& m, const Target&
   if (r.has_rates) out += seconds_table(r);
   out += collectives_table(r);
   out += fmt::format(
-      "bubble    idle over working: {:.4f} with transfers in turn with computing, as runs do them; {:.4f} beside it; "
-      "(p - 1) / (v m) = {:.4f}\n",
-      r.bubble, r.beside_bubble, r.bubble_formula);
+      "bubble    idle over working: {:.4f} with transfers {} computing, as runs do them{}; (p - 1) / (v m) = {:.4f}\n",
+      r.bubble, r.beside ? "beside" : "in turn with",
+      r.beside ? "" : fmt::format("; {:.4f} beside it", r.beside_bubble), r.bubble_formula);
   if (r.has_rates)
     out += fmt::format(
-        "step      {:.4f} s ({:.4f} beside), {:.0f} tokens/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of "
-        "the {:.0f} that products in bf16 reach\n",
-        r.step_seconds, r.beside_seconds, r.tokens_per_second(), 1e-12 * r.rank_flops(), 100 * r.mfu(),
-        1e-12 * r.flops_rate);
+        "step      {:.4f} s{}, {:.0f} tokens/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of the {:.0f} "
+        "that products in bf16 reach\n",
+        r.step_seconds, r.beside ? "" : fmt::format(" ({:.4f} beside)", r.beside_seconds), r.tokens_per_second(),
+        1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate);
   else
     out += fmt::format("step      no seconds: target {} says no rates\n", target.name);
   return out + bytes_of_target(r, target);

@@ -60,6 +60,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     }
     try {
       static_cast<void>(wait_.stream(context_.stream()));
+      travels_.wait(wait_);
     } catch (...) {  // a rank is lost: nothing is under way any more
     }
   }
@@ -77,14 +78,15 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     const cuda::DeviceGuard guard(context_.device());
     cuda::GraphRunner& bound = runner(graph, slot);
     bound.wait_for_inputs();
+    if (!bound.replays()) travels_.wait(wait_);  // here it asks
     travels_.settle(plan_.program.graph(graph), context_.stream());
     bound.enqueue();
   }
   std::span<const std::byte> output(const std::string& graph, const std::string& name) override {
     const cuda::DeviceGuard guard(context_.device());
-    cuda::GraphRunner& bound = runner(graph);
-    bound.finish();
-    return bound.output(name);
+    for (int32_t slot = 0; slot < slots_of(plan_.program, plan_.program.graph(graph)); ++slot)
+      runner(graph, slot).finish();
+    return runner(graph).output(name);
   }
 
   void read_state_part(const std::string& name, int64_t offset, std::span<std::byte> part) override {

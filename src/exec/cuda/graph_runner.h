@@ -38,6 +38,7 @@ class GraphRunner : private BoundGraph<Tensor, KernelArgs, BoundKernel> {
   int64_t ranks_workspace_bytes() const { return ranks_workspace_needed_; }
   void set_workspaces(std::span<std::byte> kernels, std::span<std::byte> ranks);
 
+  bool replays() const { return replay_ != nullptr; }  // else launches may make the host wait for other streams
   void enqueue();
   void drop_capture();     // under way or not; the next run captures again
   void finish();           // until outputs and states of the last run are there

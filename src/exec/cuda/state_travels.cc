@@ -47,4 +47,9 @@ void StateTravels::settle(const Graph& graph, cudaStream_t stream) {
   for (const NamedValue& update : graph.updates()) settle(update.name);
 }
 
+void StateTravels::wait(const HostWait& wait) const {
+  for (const auto& [state, travel] : travels_)
+    if (travel.moving) check_cuda(wait.event(travel.ended), "waiting for a state");
+}
+
 }  // namespace octet::cuda

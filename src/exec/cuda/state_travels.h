@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "exec/cuda/host_wait.h"
 #include "ir/graph.h"
 #include "kernels/cuda/collective/ranks.h"
 #include "kernels/cuda/context.h"
@@ -27,6 +28,7 @@ class StateTravels {
             bool sends);
   // The stream waits for those states that the graph reads or writes.
   void settle(const Graph& graph, cudaStream_t stream);
+  void wait(const HostWait& wait) const;  // until all so far have ended
 
  private:
   struct Travel {
