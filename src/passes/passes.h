@@ -153,8 +153,8 @@ bool group_updates(Program& program, const CompileOptions& options);
 // overlap: moves each up until the nodes before its first reader take as long as it does by the Target's times,
 // together with the nodes that make its operand where others stand in front of these (a product's gradient of x comes
 // before that of w), or products for weights' gradients down behind it, and makes it async (ir/plan.h). What no node
-// reads comes right behind what makes it; other collectives keep their order. All ranks have one order, and nodes
-// compute what they did: the same bits.
+// reads comes right behind what makes it, and one that is read rises above it rather than wait for it; other
+// collectives keep their order. All ranks have one order, and nodes compute what they did: the same bits.
 bool schedule(Graph& graph, const CompileOptions& options);
 
 }  // namespace octet

@@ -25,13 +25,14 @@ class Schedule {
       large_.push_back(waits && (target.link_bytes_per_second <= 0 || seconds > 1.1 * target.link_latency));
     }
     hides_.resize(order_.size());
+    unread_.resize(order_.size());
   }
 
   // By node, which collectives are async in order().
   std::vector<bool> run() {
     std::vector<bool> async(order_.size());
     for (int32_t i = 0; i < graph_.size(); ++i)
-      if (large_[static_cast<size_t>(i)]) lift_unread(NodeId{i});
+      if (large_[static_cast<size_t>(i)]) unread_[static_cast<size_t>(i)] = lift_unread(NodeId{i});
     for (int32_t i = 0; i < graph_.size(); ++i) {
       if (!large_[static_cast<size_t>(i)]) continue;
       async[static_cast<size_t>(i)] = place(place_of(NodeId{i}));
@@ -43,13 +44,14 @@ class Schedule {
  private:
   size_t place_of(NodeId id) const { return static_cast<size_t>(std::ranges::find(order_, id) - order_.begin()); }
 
-  // What no node reads, gradients on their way into a state, leaves as soon as it is made.
-  void lift_unread(NodeId id) {
+  // What no node reads, gradients on their way into a state, leaves as soon as it is made. Whether it is such.
+  bool lift_unread(NodeId id) {
     const size_t at = place_of(id);
-    if (reader(at) < order_.size()) return;
+    if (reader(at) < order_.size()) return false;
     size_t to = at;
     while (to > 0 && !reads(at, at, order_[to - 1])) --to;
     std::rotate(begin_at(to), begin_at(at), begin_at(at + 1));
+    return true;
   }
 
   // Moves kernels between the collective at a place of the order and its first reader until they hide it. Returns
@@ -60,7 +62,7 @@ class Schedule {
     double hidden = 0;
     for (size_t i = at + 1; i < join; ++i) hidden += kernel_[slot(order_[i])];
     const bool read = reader(at) < order_.size();
-    if (read) hidden += rise(at, wire_[slot(id)] - hidden);
+    if (read) hidden += rise(at, wire_[slot(id)] + backlog(at) - hidden);
     while (read && hidden < wire_[slot(id)]) {
       const size_t filler = find_filler(at, join);
       if (filler == at) break;
@@ -72,8 +74,20 @@ class Schedule {
     return hidden > 0 && !overwrites(at + 1, join, shown_by_inputs(id));
   }
 
-  // Moves the collective up, not before another one, with the nodes that make its operand where others are in front of
-  // them, until nodes of so many seconds are behind it. Returns how many that are, and its place in `at`.
+  // How long one in front that nobody waits for may still be under way.
+  double backlog(size_t at) const {
+    double passed = 0;
+    for (size_t i = at; i-- > 0 && at - i < kFarthest;) {
+      if (exchanges(graph_.node(order_[i])))
+        return unread_[slot(order_[i])] ? std::max(wire_[slot(order_[i])] - passed, 0.0) : 0;
+      passed += kernel_[slot(order_[i])];
+    }
+    return 0;
+  }
+
+  // Moves the collective up, not before another one whose result is read, with the nodes that make its operand where
+  // others are in front of them, until nodes of so many seconds are behind it. Returns how many that are, and its place
+  // in `at`.
   double rise(size_t& at, double seconds) {
     const bool forward = graph_.node(order_[at]).phase == Phase::kForward;
     double passed = 0;
@@ -81,7 +95,9 @@ class Schedule {
     for (size_t makers = 0; passed < seconds && begin > 0; --begin) {
       const NodeId before = order_[begin - 1];
       const Node& node = graph_.node(before);
-      if (exchanges(node) || (!is_named_leaf(node.op) && (node.phase == Phase::kForward) != forward)) break;
+      if ((exchanges(node) && !unread_[slot(before)]) ||
+          (!is_named_leaf(node.op) && (node.phase == Phase::kForward) != forward))
+        break;
       if (!reads(begin, at, before)) {
         std::rotate(begin_at(begin - 1), begin_at(begin), begin_at(at + 1));
         passed += kernel_[slot(before)];
@@ -162,6 +178,7 @@ class Schedule {
   std::vector<double> kernel_, wire_;  // seconds, by node
   std::vector<bool> large_;            // by node: a collective that is worth hiding
   std::vector<bool> hides_;            // by node: one of them
+  std::vector<bool> unread_;           // by node: a large collective whose result no node reads
 };
 
 }  // namespace
