@@ -1,15 +1,22 @@
 // For tests only: the ranks of a mesh as threads of one process, each with a device. Over NCCL every rank has a device
-// of its own; over the host (eager runs only) they share what there is, so that one GPU shows what kernels do on any
-// mesh.
+// of its own; over the host they share what there is, so that one GPU shows what kernels do on any mesh: graphs with
+// collectives run eagerly only, what stages send each other goes through the device's memory, late.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -21,6 +28,76 @@
 #include "kernels/cuda/context.h"
 
 namespace octet {
+
+// The control plane of the ranks that run: which of them is known to be lost. Where ranks share a process, freeing a
+// device's memory may wait for other devices' kernels: a rank that is to fail says so before it lets go of its
+// executor.
+inline std::atomic<int32_t> lost_rank = -1;
+
+// Whatever does not wait for the stream computes other bits.
+inline void be_late(cudaStream_t stream) {
+  const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
+  cuda::check_cuda(cudaLaunchHostFunc(stream, sleep, nullptr), "a late rank");
+}
+
+// What ranks that share a device have put on their streams for each other: a copy, and the event of its end.
+class Mail {
+ public:
+  void clear() { letters_.clear(); }
+
+  void send(int32_t from, int32_t to, const void* x, size_t bytes, cudaStream_t stream) {
+    Letter letter;
+    cuda::check_cuda(cudaMallocAsync(&letter.copy, bytes, stream), "sending");
+    be_late(stream);
+    cuda::check_cuda(cudaMemcpyAsync(letter.copy, x, bytes, cudaMemcpyDefault, stream), "sending");
+    cuda::check_cuda(cudaEventCreateWithFlags(&letter.sent, cudaEventDisableTiming), "sending");
+    cuda::check_cuda(cudaEventRecord(letter.sent, stream), "sending");
+    const std::lock_guard lock(mutex_);
+    letters_[{from, to}].push_back(letter);
+    arrived_.notify_all();
+  }
+  // The host waits for send(), the stream for what that has put there.
+  void receive(int32_t from, int32_t to, void* y, size_t bytes, cudaStream_t stream) {
+    const Letter letter = take({from, to});
+    cuda::check_cuda(cudaStreamWaitEvent(stream, letter.sent, 0), "receiving");
+    be_late(stream);
+    cuda::check_cuda(cudaMemcpyAsync(y, letter.copy, bytes, cudaMemcpyDefault, stream), "receiving");
+    cuda::check_cuda(cudaFreeAsync(letter.copy, stream), "receiving");
+    cuda::check_cuda(cudaEventDestroy(letter.sent), "receiving");
+  }
+
+ private:
+  struct Letter {
+    void* copy = nullptr;
+    cudaEvent_t sent = nullptr;
+  };
+  Letter take(const std::pair<int32_t, int32_t>& way) {
+    std::unique_lock lock(mutex_);
+    for (int waited = 0; letters_[way].empty(); ++waited) {
+      check(lost_rank < 0 && waited < 600, ErrorCode::kIo, "rank {} gets nothing from rank {}", way.second, way.first);
+      arrived_.wait_for(lock, std::chrono::milliseconds(100));
+    }
+    const Letter letter = letters_[way].front();
+    letters_[way].pop_front();
+    return letter;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<std::pair<int32_t, int32_t>, std::deque<Letter>> letters_;
+};
+inline Mail mail;
+
+class MailLink final : public cuda::DeviceLink {
+ public:
+  MailLink(int32_t own, int32_t other, int64_t bytes) : own_(own), other_(other), bytes_(static_cast<size_t>(bytes)) {}
+  void send(const void* x, Stream stream) override { mail.send(own_, other_, x, bytes_, stream); }
+  void receive(void* y, Stream stream) override { mail.receive(other_, own_, y, bytes_, stream); }
+
+ private:
+  int32_t own_, other_;
+  size_t bytes_;
+};
 
 // Collectives as they are defined, over a Communicator.
 class HostGroup final : public cuda::RankGroup {
@@ -99,6 +176,9 @@ class HostRanks final : public cuda::DeviceRanks {
     const int64_t own = std::find(members.begin(), members.end(), rank()) - members.begin();
     return *groups_.emplace_back(std::make_unique<HostGroup>(ranks_, std::move(members), own));
   }
+  std::shared_ptr<cuda::DeviceLink> link(int32_t other, bool, int64_t bytes) override {
+    return std::make_shared<MailLink>(rank(), other, bytes);
+  }
   void check() override {}
   void abort() override {}
   bool aborted() const override { return false; }
@@ -129,16 +209,12 @@ inline std::string no_ranks(Wire wire, const Mesh& mesh) {
 
 inline int device_of(Wire wire, int32_t rank) { return wire == Wire::kNccl ? rank : rank % cuda::device_count(); }
 
-// The control plane of the ranks that run: which of them is known to be lost. Where ranks share a process, freeing a
-// device's memory may wait for other devices' kernels: a rank that is to fail says so before it lets go of its
-// executor.
-inline std::atomic<int32_t> lost_rank = -1;
-
 // Runs `work` for each rank in a thread of its own; when one throws, the others' waits end. Throws what the first
 // threw.
 inline void run_gpu_ranks(Wire wire, const Mesh& mesh,
-                          const std::function<void(Communicator&, cuda::DeviceRanks&)>& work) {
+                          const std::function<void(Communicator&, cuda::DeviceRanks&)>& work, bool peer_memory = true) {
   lost_rank = -1;
+  mail.clear();
   run_thread_ranks(mesh, [&](Communicator& rank) {
     try {
       std::unique_ptr<cuda::DeviceRanks> ranks;
@@ -146,7 +222,8 @@ inline void run_gpu_ranks(Wire wire, const Mesh& mesh,
         ranks = std::make_unique<HostRanks>(rank);
       } else {
         const auto look = [&] { check(lost_rank < 0, ErrorCode::kIo, "rank {} is lost", lost_rank.load()); };
-        ranks = make_nccl_ranks(rank, {.device = device_of(wire, rank.rank()), .check = look});
+        ranks =
+            make_nccl_ranks(rank, {.device = device_of(wire, rank.rank()), .peer_memory = peer_memory, .check = look});
       }
       work(rank, *ranks);
     } catch (...) {
@@ -167,6 +244,7 @@ inline CudaOptions rank_options(Wire wire, cuda::DeviceRanks& ranks, bool eager 
 inline void initialize(Executor& executor) {
   for (const LogicalState& tensor : logical_states(executor.program())) {
     if (tensor.role != StateRole::kMaster || tensor.type.shape.elements() == 0) continue;
+    if (executor.program().find_state(tensor.state)->slots == 0) continue;  // another stage's
     const std::vector<float> whole =
         tiny::initial_values(tensor.param, tensor.at.shape, 7, std::hash<std::string>()(tensor.param));
     const auto bytes = std::as_bytes(std::span(whole));

@@ -2,9 +2,6 @@
 // their operands' memory too early, computes other bits than a run whose collectives run in turn.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
-
 #include "cuda/gpu_ranks.h"
 
 namespace octet {
@@ -16,28 +13,24 @@ class LateGroup final : public cuda::RankGroup {
   using RankGroup::RankGroup;
 
   void all_reduce(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
-    late(stream);
+    be_late(stream);
     copy(y, 0, x, 0, count * dtype_bytes(dtype), stream);
   }
   void reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) override {
-    late(stream);
+    be_late(stream);
     copy(y, 0, x, own(), count * dtype_bytes(dtype), stream);
   }
   void all_gather(const void* x, void* y, int64_t bytes, Stream stream) override {
-    late(stream);
+    be_late(stream);
     for (int64_t i = 0; i < size(); ++i) copy(y, i, x, 0, bytes, stream);
   }
   void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override {
-    late(stream);
+    be_late(stream);
     for (int64_t i = 0; i < size(); ++i) copy(y, i, x, own(), bytes, stream);
   }
   void together(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
 
  private:
-  static void late(Stream stream) {
-    const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
-    cuda::check_cuda(cudaLaunchHostFunc(stream, sleep, nullptr), "a late rank");
-  }
   static void copy(void* y, int64_t to, const void* x, int64_t from, int64_t bytes, Stream stream) {
     cuda::check_cuda(
         cudaMemcpyAsync(static_cast<std::byte*>(y) + to * bytes, static_cast<const std::byte*>(x) + from * bytes,
