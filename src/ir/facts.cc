@@ -36,8 +36,9 @@ std::vector<Layout> infer_layouts(const Graph& graph, const Node& node) {
 namespace {
 
 bool works_in_place_on(const Node& node, int input) {
-  const std::vector<int>& inputs = op_facts(node.op).in_place;
-  return std::ranges::find(inputs, input) != inputs.end();
+  const OpFacts& facts = op_facts(node.op);
+  if (facts.float32_in_place && node.results[0].dtype != DType::kF32) return false;
+  return std::ranges::find(facts.in_place, input) != facts.in_place.end();
 }
 
 bool goes_by_rows(const Node& node) { return op_facts(node.op).elementwise || op_facts(node.op).row_wise; }

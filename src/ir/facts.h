@@ -53,6 +53,7 @@ struct OpFacts {
   Cost (*cost)(const Graph& graph, const Node& node) = nullptr;
   std::vector<ResultPrecision> precision = {ResultPrecision::kComputeType};  // per result; the last one repeats
   std::vector<int> in_place = {};  // inputs whose buffer result 0 may take over when that input dies here
+  bool float32_in_place = false;   // only where result 0 is float32: cuBLASLt rounds narrower sums made in place twice
   std::vector<std::pair<int, int>> in_place_others = {};  // the same for later results: (result, input): adamw
   // As a member of a fusion it takes over inputs of its own only, which no other member reads: such members may run in
   // any order, or all at once.

@@ -53,11 +53,7 @@ TEST_F(StagesOnGpus, TrainAsOneBitForBit) {
         config.peer_memory = peer_memory;
         const Trained stages = trained(config);
         EXPECT_TRUE(stages.files == one.files);
-        ASSERT_EQ(stages.losses.size(), one.losses.size());
-        for (size_t i = 0; i + 1 < one.losses.size(); ++i)
-          EXPECT_EQ(stages.losses[i], one.losses[i]) << "step " << i + 1;
-        // Where a stage ends evaluation may add a residual within a product, or not: one rounding.
-        EXPECT_NEAR(stages.losses.back(), one.losses.back(), 1e-4 * one.losses.back());
+        EXPECT_EQ(stages.losses, one.losses);  // of steps, and of the last evaluation
       }
     }
   }

@@ -162,6 +162,7 @@ const OpFacts matmul = {.infer = matmul_type,
                         .gradient = matmul_gradient,
                         .cost = product_cost,
                         .in_place = {2},
+                        .float32_in_place = true,
                         .meaning =
                             "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa; float32: recipes leave it in float32"};
@@ -170,6 +171,7 @@ const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .no_gradient = "made after autodiff",
                                .cost = product_cost,
                                .in_place = {4},
+                               .float32_in_place = true,
                                .meaning =
                                    "matmul of dequantized codes (+ c); those of b less their zero points; order: how "
                                    "the codes of b lie (docs/ir.md), absent: row after row"};

@@ -118,11 +118,12 @@ TEST_F(GemmTuningOnDevice, ForeignFilesStayAsTheyAre) {
 TEST_F(GemmTuningOnDevice, EverySuggestionRoundsOnce) {
   DeviceContext context({.gemm_cache = ""});
   for (const auto& [m, n, k] : {std::array{3, 67, 1001}, {1, 64, 4096}, {16, 128, 8192}, {64, 64, 2048}}) {
-    for (const bool out_f32 : {false, true}) {
-      const GemmSpec spec{.m = m, .n = n, .k = k, .out = out_f32 ? DType::kF32 : DType::kBF16, .trans_b = true};
-      std::vector<uint16_t> a(static_cast<size_t>(m) * k), b(static_cast<size_t>(n) * k);
+    for (const auto& [out_f32, adds] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      const GemmSpec spec{
+          .m = m, .n = n, .k = k, .out = out_f32 ? DType::kF32 : DType::kBF16, .trans_b = true, .addend = adds};
+      std::vector<uint16_t> a(static_cast<size_t>(m) * k), b(static_cast<size_t>(n) * k), c(static_cast<size_t>(m) * n);
       Philox random(7);
-      for (auto* values : {&a, &b})
+      for (auto* values : {&a, &b, &c})
         for (uint16_t& value : *values) store_element(DType::kBF16, &value, 0, random.normal());
       const auto on_device = [](size_t bytes, const void* from) {
         void* data = nullptr;
@@ -130,7 +131,8 @@ TEST_F(GemmTuningOnDevice, EverySuggestionRoundsOnce) {
         if (from != nullptr) check_cuda(cudaMemcpy(data, from, bytes, cudaMemcpyHostToDevice), "copying");
         return std::shared_ptr<void>(data, cudaFree);
       };
-      const auto a_device = on_device(a.size() * 2, a.data()), b_device = on_device(b.size() * 2, b.data());
+      const auto a_device = on_device(a.size() * 2, a.data()), b_device = on_device(b.size() * 2, b.data()),
+                 c_device = on_device(c.size() * 2, c.data());
       const auto out_device = on_device(static_cast<size_t>(m * n) * 4, nullptr);
       const auto workspace = on_device(kGemmWorkspace, nullptr);
       Gemm gemm(context, spec);
@@ -138,13 +140,17 @@ TEST_F(GemmTuningOnDevice, EverySuggestionRoundsOnce) {
       ASSERT_FALSE(candidates.empty());
       for (size_t i = 0; i < candidates.size(); ++i) {
         gemm.use(candidates[i]);
-        gemm.run({.a = a_device.get(), .b = b_device.get(), .out = out_device.get(), .workspace = workspace.get()},
+        gemm.run({.a = a_device.get(),
+                  .b = b_device.get(),
+                  .c = c_device.get(),
+                  .out = out_device.get(),
+                  .workspace = workspace.get()},
                  context.stream());
         check_cuda(cudaStreamSynchronize(context.stream()), "running a product");
         std::vector<std::byte> out(static_cast<size_t>(m * n * dtype_bytes(spec.out)));
         check_cuda(cudaMemcpy(out.data(), out_device.get(), out.size(), cudaMemcpyDeviceToHost), "copying");
         for (int64_t at = 0; at < int64_t{m} * n; ++at) {
-          double want = 0;
+          double want = adds ? load_element(DType::kBF16, c.data(), at) : 0;
           for (int64_t j = 0; j < k; ++j) {
             want += load_element(DType::kBF16, a.data(), at / n * k + j) *
                     load_element(DType::kBF16, b.data(), at % n * k + j);
