@@ -33,6 +33,14 @@ TEST(Philox, GraphCountersDoNotCollide) {
   EXPECT_EQ(static_cast<int>(seen.size()), drawn);
 }
 
+TEST(Philox, AStreamCanBeginAtAnyBlock) {
+  Philox whole(3, 1);
+  for (uint64_t block = 0; block < 5; ++block) {
+    Philox part(3, 1, block);
+    for (int word = 0; word < 4; ++word) EXPECT_EQ(part.next_u32(), whole.next_u32()) << block;
+  }
+}
+
 TEST(Philox, StreamsAreReproducibleAndDiffer) {
   Philox a(3, 1), b(3, 1), c(3, 2);
   bool differs = false;

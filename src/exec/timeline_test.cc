@@ -14,6 +14,19 @@ TEST(DeviceTimeline, OverlappingWorkCountsOnce) {
   EXPECT_DOUBLE_EQ(use.idle(), 0.25);
 }
 
+// Exchanges at work from 1 to 4 and from 6 to 8; kernels beside them from 2 to 3 and from 7 on.
+TEST(DeviceTimeline, ExchangesAreAloneWhereNoKernelIsAtWork) {
+  const DeviceExchanges exchanges = device_exchanges({{"gemm", 0, 1},
+                                                      {"octet::cuda::peer_sum_kernel", 1, 3},
+                                                      {"gemm", 2, 3},
+                                                      {kPeerCopy, 2.5, 4},
+                                                      {"ncclDevKernel_AllReduce", 6, 8},
+                                                      {"gemm", 7, 9}});
+  EXPECT_DOUBLE_EQ(exchanges.busy, 5);
+  EXPECT_DOUBLE_EQ(exchanges.alone, 3);
+  EXPECT_EQ(device_exchanges({{"gemm", 0, 1}}).busy, 0);
+}
+
 TEST(DeviceTimeline, NothingSeenIsNoIdleTime) {
   EXPECT_EQ(device_use({}).idle(), 0);
   EXPECT_EQ(device_use({{"a", 1, 1}}).idle(), 0);
