@@ -27,8 +27,8 @@ struct LocalRank {
 };
 
 // Runs `work` for each rank of the mesh in a thread of its own and waits for all; `gpus`: rank r has usable device r;
-// `peer_memory` as in NcclOptions.
-// When one throws, what waits for it ends on all; the error of the first that threw is thrown here.
+// `peer_memory` as in NcclOptions. When one throws, what waits for it ends on all; the error of the first that threw is
+// thrown here.
 void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work,
                      double timeout = 60, bool peer_memory = true);
 

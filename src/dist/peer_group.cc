@@ -135,9 +135,12 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
     if (call.sums()) wanted += scratch_bytes(call.bytes);
   }
   const bool beside = wanted > 0 && wanted <= std::ssize(scratch);
+  const bool gathers = std::ranges::any_of(calls, [](const Call& call) { return !call.sums(); });
   const Stream stream = calls.front().stream;
-  check_cuda(cudaEventRecord(begun_, stream), "recording an event");
-  check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
+  if (gathers) {
+    check_cuda(cudaEventRecord(begun_, stream), "recording an event");
+    check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
+  }
   cuda::launch_peer_barrier(pads_, stream);
   std::byte* at = scratch.data();
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -156,15 +159,17 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
       }
     }
   }
-  check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
-  check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
+  if (gathers) {
+    check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
+    check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
+  }
   cuda::launch_peer_barrier(pads_, stream);
   for (size_t i = 0; beside && i < calls.size(); ++i)
     if (calls[i].sums()) cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, stream);
   return true;
 }
 
-// The own part by a kernel on a stream of its own: copy engines would take turns.
+// The own part by a kernel on a stream of its own, beside the others'.
 void PeerGroup::gather(const Call& call, const std::vector<const void*>& from) {
   for (int64_t hop = 0; hop < size(); ++hop) {
     const int64_t rank = (own() + hop) % size();

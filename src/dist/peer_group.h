@@ -24,8 +24,6 @@ class PeerGroup final : public cuda::RankGroup {
   void together(FunctionRef<void()> calls, std::span<std::byte> scratch) override;
   int64_t scratch_bytes(int64_t bytes) const override;
 
-  cuda::RankGroup& others() { return *others_; }
-
  private:
   enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
   struct Call {

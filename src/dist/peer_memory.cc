@@ -210,7 +210,7 @@ std::shared_ptr<const PeerMemory::Mapped> PeerMemory::allocate(const std::vector
     for (std::byte* memory : mapped->at) unmap_here(memory, static_cast<size_t>(mapped->bytes));
     delete mapped;
   };
-  const std::shared_ptr<Mapped> mapped(new Mapped{.ranks = ranks, .bytes = 0, .at = {}}, release);
+  const std::shared_ptr<Mapped> mapped(new Mapped, release);
   mapped->at.resize(ranks.size());
   const CUmemAllocationProp prop = properties(device_);
   size_t grain = 0;

@@ -30,7 +30,6 @@ class PeerMemory {
 
   // Of one allocation by each of some ranks, by their order: where it lies here. Null: another size, or out of reach.
   struct Mapped {
-    std::vector<int32_t> ranks;
     int64_t bytes = 0;
     std::vector<std::byte*> at;
     std::byte* own = nullptr;
@@ -55,7 +54,7 @@ class PeerMemory {
   Communicator& ranks_;
   int device_;
   std::vector<char> reaches_;  // [rank * ranks + other]
-  mutable std::vector<std::weak_ptr<const Mapped>> shared_;
+  std::vector<std::weak_ptr<const Mapped>> shared_;
   int* aborted_ = nullptr;
 };
 

@@ -11,8 +11,9 @@
 
 namespace octet {
 
-// A kernel, a copy or a fill.
 inline constexpr const char* kPeerCopy = "(peer copy)";  // between two GPUs
+
+// A kernel, a copy or a fill.
 struct DeviceActivity {
   std::string name;           // of a kernel: without its arguments
   double begin = 0, end = 0;  // seconds of the library's clock

@@ -69,7 +69,7 @@ Target h200_target() {
                 .workspace_bytes = int64_t{32} << 20,
                 .memory_bytes = int64_t{143771} << 20,
                 .bytes_per_second = 4.26e12,
-                .link_bytes_per_second = 330e9,  // two GPUs by peer memory, 16 MiB a rank and more
+                .link_bytes_per_second = 330e9,  // two GPUs by peer memory, 128 MiB a rank; 16 MiB: 250 to 275
                 .link_latency = 5e-6,
                 .bf16_flops = 700e12,
                 .fp8_flops = 1280e12,

@@ -258,15 +258,6 @@ TEST(NcclOfOneRank, CarriesToItself) {
   });
 }
 
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-    return "nothing was thrown";
-  } catch (const Error& error) {
-    return error.message();
-  }
-}
-
 const Case kSum = {"sum", "tp=2", {"[256,1024]+tp"}, {"f32"}, R"(all_reduce|{reduction="sum", over="tp"})"};
 
 TEST(GpuRanks, AProgramForAMeshNeedsThoseOfThatMesh) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "dist/communicator.h"
 #include "dist/nccl.h"
 #include "exec/executor.h"
@@ -33,6 +34,15 @@ namespace octet {
 // device's memory may wait for other devices' kernels: a rank that is to fail says so before it lets go of its
 // executor.
 inline std::atomic<int32_t> lost_rank = -1;
+
+inline std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+    return "nothing was thrown";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
 
 // Whatever does not wait for the stream computes other bits.
 inline void be_late(cudaStream_t stream) {
