@@ -49,7 +49,11 @@ void add_draft_options(CLI::App& command, EngineOptions& engine) {
 }
 
 void add_tensor_option(CLI::App& command, int64_t& tensor) {
-  command.add_option("--tensor", tensor, "ranks that share the model: GPUs of this machine, or parts of its cores")
+  command
+      .add_option(
+          "--tensor", tensor,
+          "ranks that share the model, each with a GPU or a part of the cores: threads, or as many processes of a "
+          "launcher (torchrun --no-python --nproc-per-node 2 octet ... --tensor 2)")
       ->check(CLI::Range(1, 64));
 }
 
