@@ -5,7 +5,9 @@ Usage: serve_ranks_test.py OCTET TEXT"""
 
 import concurrent.futures
 import json
+import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,7 +40,7 @@ class Bench:
 
 
 def commands(bench):
-    """What is printed by rank 0 is what threads print; the other rank is silent."""
+    """What is printed by rank 0 is what threads print, under mpirun too, where it is; the other rank is silent."""
     prompt = ["--prompt", "The table", "--temperature", "0", "--max-tokens", "20"]
     for name, command, words in (("generate", ["generate"], prompt), ("eval", ["eval"], [bench.text, "--max-tokens", "500"])):
         threads = subprocess.run([bench.octet, *command, bench.run, *SHARED, *words], check=True, capture_output=True).stdout
@@ -46,6 +48,11 @@ def commands(bench):
             ranks.start().finish()
             assert threads.decode() in ranks.text(0), (threads, ranks.text(0))
             assert ranks.text(1) == "", ranks.text(1)
+        if shutil.which("mpirun") and (bench.octet.parent / "liboctet_mpi.so").exists():
+            mpirun = ["mpirun", "-n", "2", "--oversubscribe", bench.octet, *command, bench.run, *SHARED, *words]
+            allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            mpi = subprocess.run(mpirun, check=True, capture_output=True, env={**os.environ, **allowed}).stdout
+            assert mpi == threads, (mpi, threads)
     words = ["-i", "8", "-o", "8", "-n", "4", "--warmup", "0"]
     with Ranks(bench.work / "bench", bench.octet, words, command=["bench", "throughput", bench.run, *SHARED]) as ranks:
         ranks.start().finish()
