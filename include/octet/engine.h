@@ -62,19 +62,22 @@ struct EngineOptions {
   std::string task = {};        // generate | embed; empty: embed for encoders and models without a head, else generate
   std::string pooling = {};     // of embeddings: cls | mean | last; empty: as the folder says (docs/serving.md)
   std::string device = "auto";  // auto | cpu | cuda
-  int64_t tensor = 1;           // ranks of this machine that share the model: a GPU each, or parts of the CPU
-  double rank_timeout = 60;     // seconds that a step waits for a rank; then every request ends with kind device
-  std::string recipe = {};      // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
-  std::string kv_cache = {};    // f32 | bf16 | e4m3 | int8; empty: the folder's, else the recipe's compute type
-  std::string tokenizer = {};   // file or folder; empty: the model's own
-  bool needs_tokenizer = true;  // false: a model without a tokenizer is served with token ids only
-  int64_t context = 0;          // maximum tokens of a sequence; 0 = the model's
-  int64_t max_sequences = 256;  // maximum number of running sequences
-  int64_t max_step_tokens = 2048;            // token budget of a step: prefill and decode together
-  int64_t block_size = 0;                    // tokens per KV cache block; 0 = the device's default
-  int64_t kv_cache_bytes = 0;                // 0: what memory_fraction leaves
-  double memory_fraction = 0.9;              // of the device's free memory (on CPUs 0.5 at most)
-  int64_t max_waiting = 100'000;             // queued sequences; more are refused
+  // Ranks that share the model, with a GPU or a part of the CPU each: threads of this process, or the processes that a
+  // launcher has started, as many (docs/serving.md).
+  int64_t tensor = 1;
+  double rank_timeout = 60;        // seconds that a step waits for a rank; then every request ends with kind device
+  std::string build = {};          // of the program, if it is to be equal in all processes
+  std::string recipe = {};         // fp32 | bf16 | fp8-current | int8 | ...; empty: the folder's, else bf16
+  std::string kv_cache = {};       // f32 | bf16 | e4m3 | int8; empty: the folder's, else the recipe's compute type
+  std::string tokenizer = {};      // file or folder; empty: the model's own
+  bool needs_tokenizer = true;     // false: a model without a tokenizer is served with token ids only
+  int64_t context = 0;             // maximum tokens of a sequence; 0 = the model's
+  int64_t max_sequences = 256;     // maximum number of running sequences
+  int64_t max_step_tokens = 2048;  // token budget of a step: prefill and decode together
+  int64_t block_size = 0;          // tokens per KV cache block; 0 = the device's default
+  int64_t kv_cache_bytes = 0;      // 0: what memory_fraction leaves
+  double memory_fraction = 0.9;    // of the device's free memory (on CPUs 0.5 at most)
+  int64_t max_waiting = 100'000;   // queued sequences; more are refused
   int64_t max_waiting_tokens = 100'000'000;  // prompt tokens of queued requests; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
@@ -219,7 +222,8 @@ struct EngineStats {
 class Engine {
  public:
   // `model`: a Hugging Face folder, a checkpoint or a llama2.c file. Throws an exception whose what() gives the invalid
-  // value and the remedy.
+  // value and the remedy. In a process that a launcher started as another of `tensor` ranks than 0 it computes for
+  // rank 0's engine, and returns null when that has closed, or throws when a rank is lost.
   static std::unique_ptr<Engine> open(const std::string& model, const EngineOptions& options = {});
   virtual ~Engine();  // cancels all requests
 

@@ -53,6 +53,10 @@ void Control::send_parcel(int32_t to, std::span<const std::byte> bytes) { thread
 
 void Control::take_parcel(int32_t from, std::span<std::byte> bytes) { thread_->take_parcel(from, bytes); }
 
+std::vector<std::byte> Control::next_parcel(int32_t from) { return thread_->next_parcel(from); }
+
+std::vector<uint64_t> Control::graphs() { return thread_->graphs(); }
+
 void Control::note(int64_t step, std::string_view graph) { thread_->note(step, graph); }
 
 void Control::give_up(const std::string& why) { thread_->give_up(why); }

@@ -47,9 +47,13 @@ class Control {
   // parcel has another size than `bytes`.
   void send_parcel(int32_t to, std::span<const std::byte> bytes);
   void take_parcel(int32_t from, std::span<std::byte> bytes);
+  // The next parcel of that rank, of whatever size; waits as long as no rank is lost.
+  std::vector<std::byte> next_parcel(int32_t from);
 
   // What this rank runs from now on; for each graph of each step, from any thread. Cheap.
   void note(int64_t step, std::string_view graph);
+  // On rank 0: how many graphs each rank has noted, as far as heartbeats tell.
+  std::vector<uint64_t> graphs();
   // Tells all others why this rank cannot go on: their error names it. Operations throw it here too.
   void give_up(const std::string& why);
   // All ranks: the end of the run. What closes after it is no loss, and no operation is possible.

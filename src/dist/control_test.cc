@@ -309,11 +309,13 @@ TEST(ControlRanks, ParcelsThatAreSentInParts) {
   for (const std::string& error : run_ranks(3, [](const RankIdentity& identity) {
          Control control(identity);
          const std::vector<std::byte> whole(size_t{40} << 20, std::byte{9});
-         if (identity.rank == 1) control.send_parcel(2, whole);
+         if (identity.rank == 1)
+           for (int i = 0; i < 2; ++i) control.send_parcel(2, whole);
          if (identity.rank == 2) {
            std::vector<std::byte> got(whole.size());
            control.take_parcel(1, got);
            EXPECT_TRUE(got == whole);
+           EXPECT_TRUE(control.next_parcel(1) == whole) << "of a size that is not known before";
          }
          control.close();
        }))
@@ -330,6 +332,22 @@ TEST(ControlRanks, ARankThatNeverComesIsNamed) {
   });
   EXPECT_EQ(errors[1], "rank 1 has waited 2.5 s for rank 2");
   EXPECT_TRUE(errors[2].starts_with("rank 1 of 3 on host1 has ended")) << errors[2];
+}
+
+TEST(ControlRanks, TheNextParcelMayComeLateButNotFromALostRank) {
+  const auto errors = run_ranks(2, [](const RankIdentity& identity) {
+    Control control(identity, {.timeout = 0.5});
+    if (identity.rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2700));  // longer than take_parcel() waits
+      control.send_parcel(1, {});
+    } else {
+      EXPECT_TRUE(control.next_parcel(0).empty());
+    }
+    control.broadcast("taken", "");
+    check(identity.rank == 1, ErrorCode::kInternal, "leaves");
+    control.next_parcel(0);
+  });
+  EXPECT_TRUE(errors[1].starts_with("rank 0 of 2 on host0 has ended")) << errors[1];
 }
 
 TEST(ControlRanks, UnlikeExchangesAreRefused) {

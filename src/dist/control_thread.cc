@@ -113,6 +113,26 @@ void ControlThread::take_parcel(int32_t from, std::span<std::byte> bytes) {
   }
 }
 
+std::vector<std::byte> ControlThread::next_parcel(int32_t from) {
+  std::vector<std::byte> bytes;
+  {
+    std::unique_lock lock(mutex_);
+    const std::deque<Message>& parts = parcels_[static_cast<size_t>(from)];
+    changed_.wait(lock, [&] { return !parts.empty() || failure_; });
+    throw_failure();
+    bytes.resize(parts.front().number(1));
+  }
+  take_parcel(from, bytes);
+  return bytes;
+}
+
+std::vector<uint64_t> ControlThread::graphs() {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint64_t> graphs = {own_note().graphs};
+  for (const Peer& peer : peers_) graphs.push_back(peer.note.graphs);
+  return graphs;
+}
+
 void ControlThread::note(int64_t step, std::string_view graph) {
   bool was_new = true;
   {

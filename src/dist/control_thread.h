@@ -34,6 +34,8 @@ class ControlThread {
       const IsLast& is_last = [](const std::string&) { return false; });
   void send_parcel(int32_t to, std::span<const std::byte> bytes);
   void take_parcel(int32_t from, std::span<std::byte> bytes);
+  std::vector<std::byte> next_parcel(int32_t from);
+  std::vector<uint64_t> graphs();
   void note(int64_t step, std::string_view graph);
   void give_up(const std::string& why);
   [[noreturn]] void fail_operations(ErrorCode code, const std::string& why);  // this call and all later ones throw

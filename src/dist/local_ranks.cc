@@ -1,8 +1,9 @@
 #include "dist/local_ranks.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
 #include "base/threads.h"
 #include "dist/nccl.h"
@@ -32,12 +33,48 @@ ThreadShare::ThreadShare(int32_t ranks) : before_(thread_count()) { set_thread_c
 
 ThreadShare::~ThreadShare() { set_thread_count(before_); }
 
-LocalRanks::LocalRanks(int32_t count, bool gpus, const Work& follow, double timeout) : gpus_(gpus) {
+void MessageQueue::push(Message message) {
+  {
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+  changed_.notify_one();
+}
+
+void MessageQueue::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_one();
+}
+
+MessageQueue::Message MessageQueue::pop() {
+  std::unique_lock lock(mutex_);
+  doing_ = false;
+  changed_.wait(lock, [&] { return closed_ || !messages_.empty(); });
+  if (messages_.empty()) return nullptr;
+  doing_ = true;
+  Message message = std::move(messages_.front());
+  messages_.pop_front();
+  return message;
+}
+
+int64_t MessageQueue::open() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(messages_) + (doing_ ? 1 : 0);
+}
+
+LocalRanks::LocalRanks(int32_t count, bool gpus, double timeout)
+    : RankTeam(count, 0), gpus_(gpus), share_(count), queues_(static_cast<size_t>(count - 1)) {
   Mesh mesh;
   mesh[Axis::kTensor] = count;
   ranks_ = make_thread_ranks(mesh, timeout);
   devices_ = open_devices(0);
-  for (int32_t r = 1; r < count; ++r) {
+}
+
+void LocalRanks::start(const Work& follow) {
+  for (int32_t r = 1; r < count(); ++r) {
     threads_.emplace_back([this, r, follow] {
       try {
         guard(rank(r, nullptr), [&] {
@@ -69,26 +106,10 @@ std::unique_ptr<cuda::DeviceRanks> LocalRanks::open_devices(int32_t rank) {
 LocalRank LocalRanks::rank(int32_t rank, cuda::DeviceRanks* devices) const {
   const auto check = [this, rank] {
     check_alive();
-    if (rank == 0 && in_time_) in_time_();
+    if (rank == 0) check_time();
   };
   return {
       .ranks = ranks_[static_cast<size_t>(rank)].get(), .devices = devices, .device = gpus_ ? rank : 0, .check = check};
-}
-
-void LocalRanks::lead(const Work& work, double seconds, const std::function<std::string()>& whom) {
-  const LocalRank own = rank(0, devices_.get());
-  const auto begin = std::chrono::steady_clock::now();
-  if (seconds > 0)
-    in_time_ = [&] {
-      check(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds), ErrorCode::kIo,
-            "rank 0 has waited {} s for {}", seconds, whom());
-    };
-  try {
-    guard(own, [&] { work(own); });
-  } catch (const std::exception&) {  // kept in failure_
-  }
-  in_time_ = nullptr;
-  check_alive();
 }
 
 void LocalRanks::guard(const LocalRank& rank, const std::function<void()>& work) {
@@ -96,10 +117,10 @@ void LocalRanks::guard(const LocalRank& rank, const std::function<void()>& work)
     work();
   } catch (const Error& error) {
     fail(rank.ranks->rank(), error.message(), error.code());
-    throw;
+    check_alive();
   } catch (const std::exception& error) {
     fail(rank.ranks->rank(), error.what(), ErrorCode::kInternal);
-    throw;
+    check_alive();
   }
 }
 
@@ -128,6 +149,30 @@ void LocalRanks::fail(int32_t rank, const std::string& why, ErrorCode code) {
 void LocalRanks::check_alive() const {
   const std::lock_guard lock(mutex_);
   if (failure_) throw Error(*failure_);
+}
+
+void LocalRanks::tell(Message message) {
+  for (MessageQueue& queue : queues_) queue.push(message);
+}
+
+RankTeam::Message LocalRanks::hear(const LocalRank& rank) {
+  return queues_[static_cast<size_t>(rank.ranks->rank() - 1)].pop();
+}
+
+void LocalRanks::close() noexcept {
+  for (MessageQueue& queue : queues_) queue.close();
+}
+
+// The ranks with the most messages yet to be done, if others have fewer.
+std::string LocalRanks::behind() const {
+  std::vector<int64_t> open = {1};  // rank 0 is at one
+  for (const MessageQueue& queue : queues_) open.push_back(queue.open());
+  const int64_t most = *std::ranges::max_element(open);
+  std::vector<size_t> ranks;
+  for (size_t r = 0; r < open.size(); ++r)
+    if (open[r] == most) ranks.push_back(r);
+  if (most == 1) return "its device: no rank is behind";
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
 }  // namespace octet

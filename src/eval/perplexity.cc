@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/hugging_face.h"
 #include "passes/serving_graphs.h"
 
 namespace octet {
@@ -128,20 +129,32 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
                                      const std::function<void(int64_t, std::span<int32_t>)>& read,
                                      const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
   if (options.tensor == 1) return PerplexityEvaluator(weights, options).run(tokens, read, tokenizer, on_progress);
-  const auto count = static_cast<int32_t>(options.tensor);
-  const ThreadShare threads(count);
   const bool gpus = options.target.device == Device::kCuda;
-  LocalRanks ranks(count, gpus, [&](const LocalRank& rank) {
-    PerplexityEvaluator evaluator(weights, options, rank);
-    ranks.meet();
-    ranks.guard(rank, [&] { evaluator.run(tokens, read, nullptr); });
-  });
+  const std::string settings =
+      fmt::format("recipe: {}\ncache: {}\nlength: {}\nstride: {}\nwindows: {}\nmax_tokens: {}\ntokens: {}\n",
+                  options.recipe.name, options.cache ? cache_dtype_name(*options.cache) : "none", options.length,
+                  options.stride, options.windows, options.max_tokens, tokens);
+  const auto team = open_rank_team(
+      static_cast<int32_t>(options.tensor),
+      {.gpus = gpus,
+       .usable = gpus ? cuda_device_count() : 0,
+       .build = options.build,
+       .settings = settings + to_text(options.target) + to_hugging_face_config(weights.config(), {}, "")});
   PerplexityResult result;
-  ranks.lead([&](const LocalRank& rank) {
+  const auto evaluate = [&, &ranks = *team](const LocalRank& rank) {
     PerplexityEvaluator evaluator(weights, options, rank);
     ranks.meet();
-    ranks.guard(rank, [&] { result = evaluator.run(tokens, read, tokenizer, on_progress); });
-  });
+    ranks.guard(rank, [&] {
+      if (rank.ranks->rank() == 0)
+        result = evaluator.run(tokens, read, tokenizer, on_progress);
+      else
+        evaluator.run(tokens, read, nullptr);
+    });
+  };
+  team->start(evaluate);
+  team->run(evaluate);
+  team->close();
+  result.rank = team->own();
   return result;
 }
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "dist/local_ranks.h"
+#include "dist/rank_team.h"
 #include "exec/batch.h"
 #include "io/tokenizer.h"
 #include "passes/pass.h"
@@ -19,6 +19,7 @@ struct PerplexityOptions {
   Recipe recipe = {};
   Target target = {};
   int64_t tensor = 1;      // ranks that share the model
+  std::string build = {};  // equal in all processes of the ranks
   int64_t length = 0;      // tokens of a window; 0 = the model's max_positions
   int64_t stride = 0;      // tokens between windows; 0 = length. Smaller: every counted token sees more context
   int64_t windows = 4;     // windows run at once
@@ -35,6 +36,7 @@ struct PerplexityResult {
   double loss_sum = 0;           // nats over counted targets
   int64_t tokens = 0;            // counted targets
   int64_t bytes = 0;             // of text those targets stand for
+  int32_t rank = 0;              // of this process: results are rank 0's to tell
   double loss() const;           // mean nats per token
   double perplexity() const;     // exp(loss)
   double bits_per_byte() const;  // loss_sum / ln 2 / bytes
@@ -55,7 +57,7 @@ class PerplexityEvaluator {
   Batch cache_inputs_;  // of a graph with a cache
 };
 
-// An evaluator's run, on options.tensor ranks of this process.
+// An evaluator's run, on options.tensor ranks: threads of this process, or a launcher's processes, which all call it.
 PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options, int64_t tokens,
                                      const std::function<void(int64_t, std::span<int32_t>)>& read,
                                      const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});

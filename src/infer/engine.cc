@@ -64,6 +64,7 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
                                                             : recipe.compute,
                          .tensor = o.tensor,
                          .rank_timeout = o.rank_timeout,
+                         .build = o.build,
                          .context = o.context > 0 ? o.context : model.max_positions,
                          .max_sequences = o.max_sequences,
                          .block_size = o.block_size,
@@ -173,6 +174,7 @@ std::unique_ptr<Engine> open_random(const std::string& model, const EngineOption
   const ServingOptions serving = serving_options(options, sizes, nullptr);
   EngineParts parts{.drafter = open_drafter(options, sizes, serving, nullptr)};
   parts.runner = open_random_runner(sizes, serving);
+  if (parts.runner->follow()) return nullptr;
   if (!options.tokenizer.empty()) {
     parts.tokenizer = load_tokenizer(options.tokenizer);
     check_vocab(*parts.tokenizer, sizes.vocab_size);
@@ -210,6 +212,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
     const LoggedTime time("closing the model");
     weights.reset();
   }
+  if (parts.runner->follow()) return nullptr;
   return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 

@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-constexpr double kIdleSeconds = 3600, kStalledSeconds = 0.001;
+constexpr double kIdleSeconds = 1, kStalledSeconds = 0.001;
 
 ServedModel served_model(const EngineParts& parts, const EngineOptions& options) {
   const RunnerLimits& limits = parts.runner->limits();
@@ -153,6 +153,7 @@ void EngineLoop::run() {
 bool EngineLoop::intake() {
   double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
   bool running = mailbox_->take(incoming_, cancelled_, patience);
+  if (requests_.empty()) parts_.runner->check_alive();
   if (requests_.empty() && !incoming_.empty()) last_step_ = now();  // idle until here
   for (std::unique_ptr<Request>& request : incoming_) admit(request);
   for (int64_t ticket : cancelled_) cancel(ticket);

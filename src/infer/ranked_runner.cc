@@ -2,69 +2,72 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/log.h"
+#include "model/hugging_face.h"
+#include "passes/serving_graphs.h"
 
 namespace octet {
 
-RankedRunner::RankedRunner(int32_t ranks, bool gpus, const Open& open, double timeout)
-    : timeout_(timeout),
-      threads_(ranks),
-      queues_(static_cast<size_t>(ranks - 1)),
-      ranks_(
-          ranks, gpus, [this, open](const LocalRank& rank) { follow(rank, open); }, timeout) {
+RankedRunner::RankedRunner(std::unique_ptr<RankTeam> team, const Open& open, double timeout)
+    : timeout_(timeout), team_(std::move(team)) {
+  team_->start([this, open](const LocalRank& rank) {
+    set_thread_log_level(LogLevel::kOff);
+    const std::unique_ptr<Runner> runner = open(rank);
+    team_->guard(rank, [&] {
+      start(rank, *runner);
+      make_calls(rank, *runner);
+    });
+  });
   try {
-    ranks_.lead([&](const LocalRank& rank) {
+    team_->run([&](const LocalRank& rank) {
       own_ = open(rank);
       start(rank, *own_);
     });
   } catch (...) {
-    close();
+    team_->close();
     throw;
   }
 }
 
-RankedRunner::~RankedRunner() { close(); }
-
-void RankedRunner::close() {
-  for (CallQueue& queue : queues_) queue.close();
-}
-
-void RankedRunner::follow(const LocalRank& rank, const Open& open) {
-  set_thread_log_level(LogLevel::kOff);
-  CallQueue& calls = queues_[static_cast<size_t>(rank.ranks->rank() - 1)];
-  const std::unique_ptr<Runner> runner = open(rank);
-  ranks_.guard(rank, [&] {
-    start(rank, *runner);
-    while (const auto call = calls.pop()) make_call(*runner, *call);
-  });
-}
+RankedRunner::~RankedRunner() { team_->close(); }
 
 // No device waits for another before all ranks are there: one that fails until then can let go of its memory.
 void RankedRunner::start(const LocalRank& rank, Runner& runner) {
-  ranks_.meet();
+  team_->meet();
   if (rank.devices != nullptr) runner.warm_up();
+}
+
+void RankedRunner::note(const LocalRank& rank, const CallBytes& call, int64_t& step) {
+  const std::string_view name = call_name(call);
+  if (name == "forward") ++step;
+  team_->note(rank, step, name);
+}
+
+void RankedRunner::make_calls(const LocalRank& rank, Runner& runner) {
+  int64_t step = 0;
+  while (const RankTeam::Message call = team_->hear(rank)) {
+    note(rank, *call, step);
+    make_call(runner, *call);
+  }
+}
+
+bool RankedRunner::follow() {
+  if (team_->own() == 0) return false;
+  team_->run([&](const LocalRank& rank) { make_calls(rank, *own_); });
+  team_->close();
+  return true;
 }
 
 template <typename Work>
 void RankedRunner::lead(CallBytes call, const Work& work) {
   const auto shared = std::make_shared<const CallBytes>(std::move(call));
-  for (CallQueue& queue : queues_) queue.push(shared);
-  ranks_.lead([&](const LocalRank&) { work(); }, timeout_, [this] { return behind(); });
-}
-
-// The ranks with the most calls yet to be made, if others have fewer.
-std::string RankedRunner::behind() const {
-  std::vector<int64_t> unmade = {1};  // rank 0 is in one
-  for (const CallQueue& queue : queues_) unmade.push_back(queue.unmade());
-  const int64_t most = *std::ranges::max_element(unmade);
-  std::vector<size_t> ranks;
-  for (size_t r = 0; r < unmade.size(); ++r)
-    if (unmade[r] == most) ranks.push_back(r);
-  if (most == 1) return "its device: no rank is behind";
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  team_->tell(shared);
+  const auto made = [&](const LocalRank& rank) {
+    note(rank, *shared, step_);
+    work();
+  };
+  team_->run(made, timeout_);
 }
 
 void RankedRunner::copy_blocks(std::span<const BlockCopy> copies) {
@@ -97,9 +100,16 @@ void check_ranks(const ModelConfig& model, const ServingOptions& options) {
   divides("heads", model.heads);
   if (model.kv_head_count() > 1) divides("key heads", model.kv_head_count());
   divides("columns of the MLP", model.intermediate_size());
-  if (options.target.device != Device::kCuda) return;
-  check(ranks <= cuda_device_count(), ErrorCode::kInvalidArgument,
-        "tensor: {} ranks want a GPU each, and {} can be used", ranks, cuda_device_count());
+}
+
+std::string ranks_text(const ModelConfig& model, const ServingOptions& o) {
+  std::string text = fmt::format(
+      "ranks: {}\nrecipe: {}\ncache: {}{}\ncontext: {}\nmax_sequences: {}\nmax_step_tokens: {}\nblock_size: {}\n"
+      "kv_cache_bytes: {}\nmemory_fraction: {}\ndraft_tokens: {}\nmax_entries: {}\n",
+      o.tensor, o.recipe.name, cache_dtype_name(o.cache_dtype), o.cache_scales ? " with stored scales" : "", o.context,
+      o.max_sequences, o.max_step_tokens, o.block_size, o.kv_cache_bytes, o.memory_fraction, o.draft_tokens,
+      o.max_entries);
+  return text + to_text(o.target) + to_hugging_face_config(model, {}, "");
 }
 
 namespace {
@@ -110,7 +120,11 @@ std::unique_ptr<Runner> on_ranks(const ModelConfig& model, const ServingOptions&
   check_ranks(model, options);
   const bool gpus = options.target.device == Device::kCuda;
   return std::make_unique<RankedRunner>(
-      static_cast<int32_t>(options.tensor), gpus,
+      open_rank_team(static_cast<int32_t>(options.tensor), {.gpus = gpus,
+                                                            .usable = gpus ? cuda_device_count() : 0,
+                                                            .timeout = options.rank_timeout,
+                                                            .build = options.build,
+                                                            .settings = ranks_text(model, options)}),
       [&](const LocalRank& rank) -> std::unique_ptr<Runner> {
         ServingOptions own = options;
         own.warm_up = false;  // when all ranks are there

@@ -87,6 +87,11 @@ class Runner {
   virtual SampleOutput wait() = 0;
   // Tokens of the bucket that runs this step, padding included: for statistics.
   virtual int64_t padded_tokens(const StepInput& input) const = 0;
+  virtual void check_alive() const {
+  }  // throws where it is known that no step can run any more: for an engine without work
+  // In a process that a launcher started as another rank than 0: makes the calls of rank 0's runner until that is
+  // destroyed, and is true. Throws when a rank is lost.
+  virtual bool follow() { return false; }
 };
 
 }  // namespace octet

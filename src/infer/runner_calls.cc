@@ -1,5 +1,6 @@
 #include "infer/runner_calls.h"
 
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -111,6 +112,13 @@ CallBytes sample_call(const SampleInput& input) {
 
 CallBytes wait_call() { return Writer(Call::kWait).take(); }
 
+const char* call_name(std::span<const std::byte> call) {
+  constexpr std::array kNames = {"copy_blocks", "forward", "sample", "wait"};  // as Call
+  check(!call.empty() && static_cast<size_t>(call[0]) < kNames.size(), ErrorCode::kInternal,
+        "a runner's call of {} bytes and no kind", call.size());
+  return kNames[static_cast<size_t>(call[0])];
+}
+
 void make_call(Runner& runner, std::span<const std::byte> call) {
   Reader reader(call);
   Call kind = {};
@@ -141,38 +149,6 @@ void make_call(Runner& runner, std::span<const std::byte> call) {
     }
   }
   fail(ErrorCode::kInternal, "a runner's call of kind {}", static_cast<int>(kind));
-}
-
-void CallQueue::push(std::shared_ptr<const CallBytes> call) {
-  {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back(std::move(call));
-  }
-  changed_.notify_one();
-}
-
-void CallQueue::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-  changed_.notify_one();
-}
-
-std::shared_ptr<const CallBytes> CallQueue::pop() {
-  std::unique_lock lock(mutex_);
-  making_ = false;
-  changed_.wait(lock, [&] { return closed_ || !calls_.empty(); });
-  if (calls_.empty()) return nullptr;
-  making_ = true;
-  std::shared_ptr<const CallBytes> call = std::move(calls_.front());
-  calls_.pop_front();
-  return call;
-}
-
-int64_t CallQueue::unmade() const {
-  const std::lock_guard lock(mutex_);
-  return std::ssize(calls_) + (making_ ? 1 : 0);
 }
 
 }  // namespace octet

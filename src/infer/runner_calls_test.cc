@@ -68,13 +68,5 @@ TEST(RunnerCalls, ShortAndLongBytesAreRefused) {
   }
 }
 
-TEST(RunnerCalls, AQueueGivesWhatItHasBeforeItEnds) {
-  CallQueue queue;
-  queue.push(std::make_shared<const CallBytes>(wait_call()));
-  queue.close();
-  EXPECT_NE(queue.pop(), nullptr);
-  EXPECT_EQ(queue.pop(), nullptr);
-}
-
 }  // namespace
 }  // namespace octet

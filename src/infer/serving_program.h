@@ -25,6 +25,7 @@ struct ServingOptions {
   bool cache_scales = false;       // FP8 cache: scales are loaded with the weights
   int64_t tensor = 1;              // ranks that share the model; bytes below are those of each
   double rank_timeout = 60;        // seconds that a step waits for a rank
+  std::string build = {};          // equal in all processes of the ranks
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
   int64_t max_sequences = 256;     // in a step
   int64_t max_step_tokens = 2048;  // in a step

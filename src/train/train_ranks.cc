@@ -2,18 +2,12 @@
 // those that a launcher started.
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
-#include <new>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "dist/control.h"
-#include "dist/control_ranks.h"
-#include "dist/launch.h"
+#include "dist/joined_rank.h"
 #include "dist/local_ranks.h"
-#include "dist/nccl.h"
-#include "dist/open_mpi.h"
 #include "train/choose_mesh.h"
 #include "train/run.h"
 
@@ -52,17 +46,6 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, bool
   return result;
 }
 
-// Under MPI its own, else the control plane's: for GPUs it carries what hosts tell each other, for CPUs all. MPI wants
-// every process that it started, so that ranks cannot leave before the end.
-std::unique_ptr<Communicator> join_processes(const RunConfig& config, const RankIdentity& identity, bool gpus,
-                                             Control& control) {
-  const bool all = config.mesh().ranks() == identity.size;
-  const bool mpi = all && !gpus && identity.launcher != "variables" && identity.launcher != "torchrun";
-  // Later than the control plane, which knows more of a rank that is silent.
-  return mpi ? open_mpi(config.mesh(), static_cast<double>(config.rank_timeout + 2))
-             : make_control_ranks(control, config.mesh(), identity.rank);
-}
-
 // Ranks beyond the mesh leave at once.
 TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const RankIdentity& identity) {
   const bool gpus = resolve_device(given.device) == Device::kCuda;
@@ -79,55 +62,25 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
   if (identity.rank != 0) set_log_level(LogLevel::kError);
   const RunConfig config = with_mesh(given, choice);
   if (count == 1) return Run(config, hooks).loop();
-  RankIdentity joining = identity;
-  joining.size = count;
-  std::mutex mutex;
-  std::string lost;  // what the control plane says of a lost rank
-  Communicator* joined = nullptr;
-  const auto on_lost = [&](const std::string& why) {
-    const std::lock_guard lock(mutex);
-    lost = why;
-    if (joined != nullptr) joined->abort(why);
-  };
-  const auto timeout = static_cast<double>(config.rank_timeout);
-  Control control(joining, {.rendezvous_timeout = 5 * timeout,
-                            .timeout = timeout,
-                            .build = hooks.build,
-                            .log = [](const std::string& line) { log_warning("{}", line); },
-                            .on_lost = on_lost});
-  std::unique_ptr<Communicator> ranks;
-  try {
-    RunConfig copy = config;
-    control.compare("settings", settings_of(copy).to_yaml());
-    ranks = join_processes(config, identity, gpus, control);
-    RankLinks links{.ranks = ranks.get(), .control = &control};
-    std::unique_ptr<cuda::DeviceRanks> devices;
-    if (gpus) {
-      check(identity.local_rank < cuda_device_count(), ErrorCode::kInvalidArgument,
-            "rank {} is number {} on {}, where {} GPUs can be used: start as many ranks as there are GPUs",
-            identity.rank, identity.local_rank, identity.host, cuda_device_count());
-      links.device = identity.local_rank;
-      const auto look = [&] {
-        const std::lock_guard lock(mutex);
-        check(lost.empty(), ErrorCode::kIo, "{}", lost);
-      };
-      devices = make_nccl_ranks(*ranks, {.device = links.device, .peer_memory = config.peer_memory, .check = look});
-      links.devices = devices.get();
-    } else {
-      const std::lock_guard lock(mutex);
-      joined = ranks.get();
-    }
-    TrainHooks own = identity.rank == 0 ? hooks : quiet(hooks);
-    own.handle_signals = hooks.handle_signals;  // a launcher may signal any rank
-    TrainResult result = Run(config, own, links).loop();
-    control.close();
-    return result;
-  } catch (const std::exception& error) {
-    control.give_up(dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what());
-    const std::lock_guard lock(mutex);
-    joined = nullptr;
-    throw;
-  }
+  RunConfig copy = config;
+  JoinedRank joined(identity, {.mesh = config.mesh(),
+                               .gpus = gpus,
+                               .usable = gpus ? cuda_device_count() : 0,
+                               .peer_memory = config.peer_memory,
+                               .timeout = static_cast<double>(config.rank_timeout),
+                               .build = hooks.build,
+                               .settings = settings_of(copy).to_yaml()});
+  const LocalRank& rank = joined.rank();
+  TrainHooks own = identity.rank == 0 ? hooks : quiet(hooks);
+  own.handle_signals = hooks.handle_signals;  // a launcher may signal any rank
+  TrainResult result;
+  joined.guard([&] {
+    const RankLinks links{
+        .ranks = rank.ranks, .control = &joined.control(), .devices = rank.devices, .device = rank.device};
+    result = Run(config, own, links).loop();
+  });
+  joined.control().close();
+  return result;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Ranks of `octet train` as processes with the variables of a launcher, for tests that kill, stop and starve them."""
+"""Ranks of `octet train`, or of another command, as processes with the variables of a launcher, for tests that kill, stop and starve them."""
 
 import os
 import pathlib
@@ -61,7 +61,9 @@ class Ranks:
     """Ranks with their logs in `folder`. By rank: `own` settings, words `before` the program, another `program`, another
     `cwd`, `faults` of fault.cc, which is the library `fault`. In the end of its context all are gone."""
 
-    def __init__(self, folder, octet, settings, size=2, own={}, before={}, program={}, cwd={}, faults={}, fault=None):
+    def __init__(self, folder, octet, settings, size=2, own={}, before={}, program={}, cwd={}, faults={}, fault=None,
+                 command=("train", *SETTINGS)):
+        self.command = command
         self.folder, self.octet, self.settings, self.size = folder, octet, list(settings), size
         self.own, self.before, self.program, self.cwd, self.faults, self.fault = own, before, program, cwd, faults, fault
         self.processes, self.port = {}, free_port()
@@ -78,7 +80,7 @@ class Ranks:
     def start(self, ranks=None):
         for rank in range(self.size) if ranks is None else ranks:
             program = self.program.get(rank, self.octet)
-            command = [*self.before.get(rank, []), program, "train", *SETTINGS, *self.settings, *self.own.get(rank, [])]
+            command = [*self.before.get(rank, []), program, *self.command, *self.settings, *self.own.get(rank, [])]
             environment = {**os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.size,
                            "LOCAL_WORLD_SIZE": self.size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port,
                            "OCTET_TOKEN": self.folder}

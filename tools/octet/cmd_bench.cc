@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "bench/measure.h"
+#include "build_info.h"
 #include "exec/executor.h"
 #include "infer/sampler.h"
 #include "load/summary.h"
@@ -109,7 +110,9 @@ void run(Kind kind, Options& o) {
     o.drive.kv_tokens = plan.kv_tokens;
     print_plan(plan, o, workload);
   };
+  o.engine.build = version_text("octet");
   auto engine = Engine::open(o.model, o.engine);
+  if (engine == nullptr) return;  // another rank's process
   if (resolve_device(o.engine.device) == Device::kCuda) o.drive.pci_bus_id = cuda_bus_id();
   if (o.warmup > 0) {
     const Workload warm = warm_up_of(workload, o.warmup);

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "build_info.h"
 #include "infer/request.h"
 #include "infer/sampler.h"
 #include "io/tokenizer.h"
@@ -303,7 +304,9 @@ void run_generate(Options& options) {
   options.engine.max_waiting = options.engine.max_waiting_tokens = std::numeric_limits<int64_t>::max();
   std::string folder = model_folder(options.model);
   if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
+  options.engine.build = version_text("octet");
   auto engine = Engine::open(folder, options.engine);
+  if (engine == nullptr) return;  // another rank's process
   if (!options.interactive) return generate_all(*engine, options);
   auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
   interact(*engine, *tokenizer, options);

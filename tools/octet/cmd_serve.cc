@@ -113,7 +113,9 @@ void run_serve(Options& options) {
   if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
     options.engine.recipe = "bf16";
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  options.engine.build = version_text("octet");
   const auto engine = Engine::open(folder, options.engine);
+  if (engine == nullptr) return;  // another rank's process
   if (options.names.empty())
     options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
   serve::ApiModel model{

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -49,7 +50,11 @@ void add_draft_options(CLI::App& command, EngineOptions& engine) {
 }
 
 void add_tensor_option(CLI::App& command, int64_t& tensor) {
-  command.add_option("--tensor", tensor, "ranks that share the model: GPUs of this machine, or parts of its cores")
+  command
+      .add_option(
+          "--tensor", tensor,
+          "ranks that share the model, each with a GPU or a part of the cores: threads, or as many processes of a "
+          "launcher (torchrun --no-python --nproc-per-node 2 octet ... --tensor 2)")
       ->check(CLI::Range(1, 64));
 }
 
@@ -103,8 +108,11 @@ PerplexityResult measure_perplexity(const std::string& title, const WeightSource
   const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
   options.windows = std::min(options.windows, (total + options.length - 1) / options.length);
   options.length = std::min(options.length, tokens - 1);
-  Progress progress({.title = title, .unit = "tok", .total = total});
-  return evaluate_perplexity(weights, options, tokens, read, tokenizer, [&](int64_t done) { progress.update(done); });
+  std::optional<Progress> progress;  // of the process that is told
+  return evaluate_perplexity(weights, options, tokens, read, tokenizer, [&](int64_t done) {
+    if (!progress) progress.emplace(ProgressOptions{.title = title, .unit = "tok", .total = total});
+    progress->update(done);
+  });
 }
 
 std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids) {

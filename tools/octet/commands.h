@@ -27,9 +27,9 @@ void add_recipe_option(CLI::App& command, std::string& recipe);
 void add_device_option(CLI::App& command, std::string& device);
 // --draft, --draft-tokens and --draft-memory.
 void add_draft_options(CLI::App& command, EngineOptions& engine);
-// --threads, for set_thread_count().
-// Ranks that share the model.
+// --tensor: ranks that share the model.
 void add_tensor_option(CLI::App& command, int64_t& tensor);
+// --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.
 void add_verbose_option(CLI::App& command);
