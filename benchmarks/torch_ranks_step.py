@@ -66,14 +66,16 @@ def times(peer, inputs, targets, args):
 def measure(args, shape):
     cuda = args.device == "cuda"
     torch.set_default_dtype(torch.bfloat16)
-    torch.manual_seed(1337 + dist.get_rank())
-    peer = MODES[args.mode](args, shape, None)
-    torch.manual_seed(1)
-    ids = torch.randint(0, shape.vocab, (args.micro_batches, shape.batch, shape.length + 1))
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    with device:  # no longer than this: under a default device the compiler leaves blocks to eager mode
+        torch.manual_seed(1337 + dist.get_rank())
+        peer = MODES[args.mode](args, shape, None)
+        torch.manual_seed(1)
+        ids = torch.randint(0, shape.vocab, (args.micro_batches, shape.batch, shape.length + 1))
     seconds, losses = times(peer, ids[:, :, :-1].contiguous(), ids[:, :, 1:].contiguous(), args)
     losses = torch.stack(losses).float()
     dist.all_reduce(losses)
-    peak = torch.tensor(torch.cuda.max_memory_allocated() if cuda else 0)
+    peak = torch.tensor(torch.cuda.max_memory_allocated() if cuda else 0, device=device)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     median = statistics.median(seconds)
     return {
@@ -164,7 +166,6 @@ def main():
     watchdog.start()
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.set_default_device(torch.device("cuda", torch.cuda.current_device()) if args.device == "cuda" else "cpu")
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     good = True
     if args.check:
