@@ -43,7 +43,7 @@ class RankAdamW:
 
     def __init__(self, weights, replicated):
         self.weights, self.norm = weights, None
-        self.replicated = [any(w is r for r in replicated) for w in weights]
+        self.replicated = torch.tensor([any(w is r for r in replicated) for w in weights], device=weights[0].device)
         self.masters = [w.detach().float() for w in weights]
         for master in self.masters:
             master.grad = torch.empty_like(master)
@@ -52,10 +52,9 @@ class RankAdamW:
     @torch.no_grad()
     def step(self, grads):
         squares = torch.stack(torch._foreach_norm(grads, 2, dtype=torch.float32)).square()
-        once = torch.tensor(self.replicated, device=squares.device)
-        own = torch.where(once, 0, squares).sum()
+        own = torch.where(self.replicated, 0, squares).sum()
         dist.all_reduce(own)
-        self.norm = (own + torch.where(once, squares, 0).sum()).sqrt()
+        self.norm = (own + torch.where(self.replicated, squares, 0).sum()).sqrt()
         torch._foreach_mul_(grads, (CLIP / (self.norm + 1e-6)).clamp(max=1.0).to(grads[0].dtype))
         torch._foreach_copy_([m.grad for m in self.masters], grads)
         self.adamw.step()
