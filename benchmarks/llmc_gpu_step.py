@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Times llm.c's GPT-2 training step on the GPU: a peer of `octet-bench train-step --device cuda`.
+"""Times llm.c's GPT-2 training step on GPUs: a peer of `octet-bench train-step --device cuda`.
 
 LLMC is a checkout of https://github.com/karpathy/llm.c. Builds its train_gpt2cu there if it is missing: its Makefile
-for sm_90, with cuDNN's attention where cuDNN and its frontend's headers are found. Libraries are those of
-PyTorch's wheels where this Python has them, so that both peers multiply with the same cuBLAS. The program initialises
-the weights, tokens are random; bf16 with float32 masters and moments, clipping at 1.0 and AdamW, as ours. Step times are
-those it prints (CUDA events around a whole step); the options for a model are those of llm.c's scripts.
+for sm_90, with cuDNN's attention where cuDNN and its frontend's headers are found, and for several GPUs where NCCL is;
+a machine without nvcc needs the files train_gpt2cu and COMMIT of LLMC only. Libraries are those of PyTorch's wheels where
+this Python has them, so that both peers multiply with the same cuBLAS. The program initialises the weights, tokens are
+random; bf16 with float32 masters and moments, clipping at 1.0 and AdamW, as ours. Step times are those it prints (CUDA
+events around a whole step of the first rank); the options for a model are those of llm.c's scripts. --ranks N: data
+parallel with ZeRO-1 (-z 1), a process a GPU, each with --batch sequences.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 # scripts/run_gpt2_124M.sh and run_gpt2_1558M.sh there: nothing recomputed; GELU inside the product for the large one.
@@ -34,11 +37,12 @@ def nvcc_root():
 
 
 def folders(kind):
-    """CUDA's "lib" or "include": those of this Python's wheels, then the toolkit's."""
+    """CUDA's "lib" or "include": those of this Python's wheels, of build/, then the toolkit's."""
     found = []
     wheels = importlib.util.find_spec("nvidia")
     for place in wheels.submodule_search_locations if wheels else []:
         found += sorted(pathlib.Path(place).glob(f"*/{kind}"))
+    found += sorted(HERE.parent.glob(f"build/*/nvidia/*/{kind}"))  # scripts/setup.sh cuda
     if root := nvcc_root():
         found.append(root / ("lib64" if kind == "lib" else kind))
     return [folder for folder in found if folder.is_dir()]
@@ -80,16 +84,21 @@ def build(llmc):
         (folder / "cudnn-frontend" / "include").symlink_to(frontend)
     else:
         print("llm.c without cuDNN: no headers of cudnn-frontend, or no cuDNN")
-    libraries = ["cublas", "cublasLt"] + (["cudnn", "nvrtc"] if cudnn else [])
+    nccl = find("include", "nccl.h") and find("lib", "libnccl.so*")
+    if not nccl:
+        print("llm.c for one GPU: no headers of NCCL, or no NCCL")
+    libraries = ["cublas", "cublasLt"] + (["cudnn", "nvrtc"] if cudnn else []) + (["nccl"] if nccl else [])
     libraries += ["nvidia-ml"] if find("include", "nvml.h") else []
     for name in libraries:  # wheels have libcublas.so.13 but no libcublas.so
         if path := find("lib", f"lib{name}.so*"):
             (folder / "lib" / f"lib{name}.so").symlink_to(path)
     words = ["NO_MULTI_GPU=1", "NO_USE_MPI=1", "GPU_COMPUTE_CAPABILITY=90", f"USE_CUDNN={1 if cudnn else 0}"]
-    words += ["NVCC_LDFLAGS=-Llib " + " ".join("-l" + name for name in libraries)]
+    flags = ["-DMULTI_GPU"] if nccl else []  # the Makefile looks for a Debian package
+    words += ["NVCC_LDFLAGS=" + " ".join([*flags, "-Llib", *("-l" + name for name in libraries)])]
     env = dict(os.environ, PATH=f"{root / 'bin'}:{os.environ['PATH']}")
     env["CPATH"] = ":".join(map(str, folders("include")))
     subprocess.run(["make", "train_gpt2cu", *words], cwd=folder, env=env, check=True)
+    subprocess.run(["strip", "train_gpt2cu"], cwd=folder, check=False)
     os.replace(folder / "train_gpt2cu", llmc / "train_gpt2cu")
 
 
@@ -108,23 +117,38 @@ def cudnn_version(env):
 
 
 def run(program, words, args, env):
+    """What the first rank prints."""
     import numpy  # here, so that building needs neither
 
     from make_llmc_inputs import write_tokens
 
-    steps = args.steps + DROPPED
+    steps, ranks = args.steps + DROPPED, args.ranks
     with tempfile.TemporaryDirectory() as folder:
         tokens = pathlib.Path(folder) / "tokens.bin"
-        write_tokens(tokens, numpy.random.default_rng(1337), (steps + 1) * args.batch * args.length + 1)
+        write_tokens(tokens, numpy.random.default_rng(1337), (steps + 1) * args.batch * args.length * ranks + 1)
         # No validation batches (-m 0), no samples, no checkpoints, no log folder.
         command = [program, "-i", tokens, "-j", tokens, "-b", args.batch, "-t", args.length, "-x", steps, "-m", 0]
-        command += ["-v", 1000, "-s", 0, "-n", 0, "-h", 0, "-z", 0, "-w", 1, "-l", 1e-4, "-c", 0.1, *words]
-        done = subprocess.run([str(c) for c in command], cwd=folder, env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace")
-    print(done.stdout, flush=True)
-    if done.returncode != 0:
-        sys.exit(f"train_gpt2cu ended with {done.returncode}")
-    return done.stdout
+        command += ["-v", 1000, "-s", 0, "-n", 0, "-h", 0, "-z", int(ranks > 1), "-w", 1, "-l", 1e-4, "-c", 0.1, *words]
+        command += ["-pi", "fs", "-pf", folder, "-pn", ranks, "-pg", ranks]  # ranks meet by a file
+        logs = [pathlib.Path(folder) / f"rank{rank}.txt" for rank in range(ranks)]
+        running = []
+        for rank, log in enumerate(logs):
+            with log.open("w") as file:
+                line = [str(word) for word in (*command, "-pr", rank)]
+                running.append(subprocess.Popen(line, cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT))
+        try:  # a rank that fails leaves the others waiting for it
+            while None in (codes := [process.poll() for process in running]) and not any(codes):
+                time.sleep(0.1)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+        texts = [log.read_text(errors="replace") for log in logs]
+    print(texts[0], flush=True)
+    for rank, code in enumerate(codes):
+        if code:
+            sys.exit((texts[rank] if rank else "") + f"train_gpt2cu, rank {rank}, ended with {code}")
+    return texts[0]
 
 
 def number(text, pattern):
@@ -132,11 +156,13 @@ def number(text, pattern):
     return int(match[1]) if match else sys.exit(f"train_gpt2cu's output has no line like {pattern}")
 
 
-def same_work(text, parameters):
-    """Exits unless this was bf16 with moments and masters in float32 on the device."""
+def same_work(text, parameters, ranks):
+    """Exits unless this was bf16 with moments and masters in float32 on the devices, and by that many ranks."""
+    if (found := number(text, r"^\| num_processes +\| (\d+)")) != ranks:
+        sys.exit(f"llm.c ran {found} rank(s), not {ranks}: a program built with NCCL is wanted")
     states = [int(mib) for mib in re.findall(r"^allocating (\d+) MiB for (?:AdamW|master copy)", text, re.M)]
-    if states != 3 * [parameters * 4 >> 20]:
-        sys.exit(f"llm.c keeps states of {states} MiB: not m, v and masters of {parameters} float32 weights")
+    if states != 3 * [parameters // ranks * 4 >> 20]:
+        sys.exit(f"llm.c keeps states of {states} MiB: not m, v and masters of {parameters} float32 weights / {ranks}")
     if not re.search(r"^\| precision +\| BF16 ", text, re.M) or "Fell back to cudaMallocManaged" in text:
         sys.exit("llm.c did not run in bf16, or not within the device's memory")
 
@@ -147,12 +173,13 @@ def figures(text, args, program, words, env):
     if len(times) != args.steps + DROPPED or not all(map(math.isfinite, losses)):
         sys.exit(f"llm.c made {len(times)} steps of {args.steps + DROPPED}, losses {losses}")
     parameters = number(text, r"^\| num_parameters +\| (\d+)")
-    same_work(text, parameters)
+    same_work(text, parameters, args.ranks)
     layers, width = number(text, r"^\| num_layers L +\| (\d+)"), number(text, r"^\| channels C +\| (\d+)")
     # As torch_gpu_model.py counts: weights of products without the vocabulary's padding, half of the square.
     weights = 12 * layers * width**2 + number(text, r"^\| vocab_size V +\| (\d+)") * width
-    tokens = args.batch * args.length
-    flops = 6 * weights * tokens + 12 * layers * width * args.length**2 * args.batch / 2
+    sequences = args.batch * args.ranks
+    tokens = sequences * args.length
+    flops = 6 * weights * tokens + 12 * layers * width * args.length**2 * sequences / 2
     times = times[DROPPED:]
     median = statistics.median(times)
     cudnn = b"libcudnn.so" in program.read_bytes()
@@ -166,7 +193,8 @@ def figures(text, args, program, words, env):
         "length": args.length,
         "dtype": "bf16",
         "attention": "cudnn" if cudnn else "own",
-        "optimizer": "float32 m, v and masters",
+        "optimizer": "float32 m, v and masters" + (", ZeRO-1" if args.ranks > 1 else ""),
+        "ranks": args.ranks,
         "words": words,
         "steps": args.steps,
         "parameters": parameters,
@@ -186,7 +214,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("llmc", type=pathlib.Path, metavar="LLMC")
     parser.add_argument("--model", choices=list(MODELS), default="gpt2-124m")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs")
+    parser.add_argument("--batch", type=int, default=16, help="sequences of a rank")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=15, help="timed ones")
     parser.add_argument("--words", default="", help='more words of train_gpt2cu, such as "-ge 1"')
@@ -204,7 +233,7 @@ def main():
     env = dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, libraries)))
     result = figures(run(program, words, args, env), args, program, words, env)
     print(
-        "{program} {model} {dtype} B {batch} S {length} (attention {attention}): median {median_ms:.1f} ms, min "
+        "{program} on {ranks} {model} {dtype} B {batch} S {length} (attention {attention}): median {median_ms:.1f} ms, min "
         "{min_ms:.1f} ms; {tokens_per_second:.0f} tokens/s; {tflops:.0f} TFLOP/s; device memory {gib:.1f} GiB; loss "
         "{first_loss:.3f} -> {last_loss:.3f}".format(gib=result["peak_bytes"] / 2**30, **result)
     )

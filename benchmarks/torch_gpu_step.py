@@ -65,7 +65,7 @@ class CompiledAdamW:
         self.weights = list(parameters)
         self.masters = [w.detach().float() for w in self.weights]
         self.m, self.v = ([torch.zeros_like(x) for x in self.masters] for _ in range(2))
-        self.lr, self.count = torch.tensor(1e-4, dtype=torch.float32), torch.zeros((), dtype=torch.float32)
+        self.lr, self.count = (torch.tensor(x, dtype=torch.float32, device=self.m[0].device) for x in (1e-4, 0.0))
         self.update = torch.compile(update)
 
     @torch.no_grad()
@@ -86,11 +86,11 @@ def compiled(model, how):
 
 def measure(args, shape):
     torch.manual_seed(1337)
-    torch.set_default_device("cuda")
     torch.set_default_dtype(torch.bfloat16)
-    model = Model(shape, args.fp8)
+    with torch.device("cuda"):  # no longer than this: under a default device the compiler leaves blocks to eager mode
+        model = Model(shape, args.fp8)
+        ids = torch.randint(0, shape.vocab, (shape.batch, shape.length + 1))
     run = compiled(model, args.compile)
-    ids = torch.randint(0, shape.vocab, (shape.batch, shape.length + 1))
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     def backward():
