@@ -9,9 +9,11 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "dist/peer_group.h"
@@ -196,7 +198,17 @@ class NcclGroup final : public cuda::RankGroup {
 // For ranks of several machines. A send ends when its receive does.
 class NcclLink final : public cuda::DeviceLink {
  public:
-  NcclLink(std::unique_ptr<NcclGroup> pair, int64_t bytes) : pair_(std::move(pair)), bytes_(bytes) {}
+  // Goes once over the link, while both ends are here: that connects them, for which a first call makes the host wait.
+  NcclLink(std::unique_ptr<NcclGroup> pair, bool sends, int64_t bytes) : pair_(std::move(pair)), bytes_(bytes) {
+    cudaStream_t stream = nullptr;
+    void* byte = nullptr;
+    cuda::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+    cuda::check_cuda(cudaMallocAsync(&byte, 1, stream), "a link of two stages");
+    sends ? pair_->send(byte, 1, stream) : pair_->receive(byte, 1, stream);
+    cuda::check_cuda(cudaFreeAsync(byte, stream), "a link of two stages");
+    cuda::check_cuda(cudaStreamSynchronize(stream), "connecting two stages");
+    cudaStreamDestroy(stream);
+  }
   void send(const void* x, Stream stream) override { pair_->send(x, bytes_, stream); }
   void receive(void* y, Stream stream) override { pair_->receive(y, bytes_, stream); }
   NcclGroup& pair() { return *pair_; }
@@ -220,6 +232,7 @@ class NcclRanks final : public cuda::DeviceRanks {
     // Destroying a communicator may wait for its other ranks: not where this one ends by an error.
     if (std::uncaught_exceptions() > exceptions_) abort();
     groups_.clear();
+    releasing_ = {};
   }
 
   cuda::RankGroup& group(const AxisList& over) override {
@@ -257,7 +270,7 @@ class NcclRanks final : public cuda::DeviceRanks {
       const int64_t own = rank() < other ? 0 : 1;
       auto group =
           std::make_unique<NcclGroup>(id_of_first(pair, own), 2, own, fmt::format("ranks {} and {}", pair[0], pair[1]));
-      link = std::make_shared<NcclLink>(std::move(group), bytes);
+      link = std::make_shared<NcclLink>(std::move(group), sends, bytes);
     }
     links_.push_back(link);
     return link;
@@ -272,16 +285,32 @@ class NcclRanks final : public cuda::DeviceRanks {
   void abort() override {
     if (std::exchange(aborted_, true)) return;
     const cuda::DeviceGuard guard(device_);
-    std::vector<std::shared_ptr<cuda::DeviceLink>> links;
-    for (const auto& weak : links_)
-      if (auto link = weak.lock()) links.push_back(std::move(link));
-    // First what waits without NCCL, whose abort may wait for the device.
-    for (const auto& link : links)
-      if (auto* peer = dynamic_cast<PeerLink*>(link.get())) peer->abort();
+    std::vector<std::shared_ptr<NcclLink>> of_nccl;
+    std::vector<std::shared_ptr<PeerLink>> of_peers;
+    for (const auto& weak : links_) {
+      const auto link = weak.lock();
+      if (auto nccl = std::dynamic_pointer_cast<NcclLink>(link)) of_nccl.push_back(std::move(nccl));
+      if (auto peer = std::dynamic_pointer_cast<PeerLink>(link)) of_peers.push_back(std::move(peer));
+    }
+    // First what waits without NCCL, whose abort may wait for the device. Links again and again: what the other end had
+    // under way may take back that they are released.
     if (peers_) peers_->abort();
-    for (NcclGroup* group : nccl_groups_) group->abort();
-    for (const auto& link : links)
-      if (auto* nccl = dynamic_cast<NcclLink*>(link.get())) nccl->pair().abort();
+    if (!of_peers.empty())
+      releasing_ = std::jthread([links = std::move(of_peers), device = device_](const std::stop_token& stop) {
+        const cuda::DeviceGuard there(device);
+        do {
+          for (const auto& link : links) link->abort();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        } while (!stop.stop_requested());
+      });
+    std::vector<NcclGroup*> groups = nccl_groups_;
+    for (const auto& link : of_nccl) groups.push_back(&link->pair());
+    std::vector<std::jthread> aborting;  // at once: one may wait for the device, where kernels of the others wait
+    for (NcclGroup* group : groups)
+      aborting.emplace_back([group, device = device_] {
+        const cuda::DeviceGuard there(device);
+        group->abort();
+      });
   }
   bool aborted() const override { return aborted_; }
   int64_t bytes() const override { return bytes_; }
@@ -321,6 +350,7 @@ class NcclRanks final : public cuda::DeviceRanks {
   std::vector<std::pair<AxisList, std::unique_ptr<cuda::RankGroup>>> groups_;  // in the order in which they were made
   std::vector<NcclGroup*> nccl_groups_;                                        // theirs
   std::vector<std::weak_ptr<cuda::DeviceLink>> links_;
+  std::jthread releasing_;  // once aborted: what waits for stages goes on, until nothing is under way
   int64_t bytes_ = 0;
   bool aborted_ = false;
 };
