@@ -264,7 +264,7 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
   auto gemm = make_gemm(context, spec);
   if (gemm == nullptr && spec.bias && !spec.addend) {
     // No such epilogue: 13.1 has none for 768 rows and less of K 16384 with row scales. The product starts from the
-    // bias.
+    // bias, which the library adds to the rounded product: a narrow result is rounded twice here.
     spec.bias.reset();
     spec.addend = true;
     bias = BiasPlan::kSpread;
