@@ -340,6 +340,16 @@ TEST(Facts, FusionsTakeOverWhatNoLaterMemberReads) {
   EXPECT_EQ(takeovers("%3 = matmul %0, %1 %4 = silu %3 output @a %4"), "");
 }
 
+TEST(Facts, ProductsTakeOverAddendsOfFloat32) {
+  for (const auto& [type, place] : {std::pair("f32", true), {"bf16", false}, {"f16", false}}) {
+    const Graph graph = parse_graph(
+        fmt::format("graph @g stage fused %a = input : {0}[4,4] @a %b = input : {0}[4,4] @b %c = input : {0}[4,4] @c "
+                    "%y = matmul %a, %b, %c output @y %y end",
+                    type));
+    EXPECT_EQ(may_take_over(graph.node(graph.output("y")), 0, 2), place) << type;
+  }
+}
+
 // An update stands over its own parameter and moments, and over nothing else of the same shape.
 TEST(Facts, UpdatesInFusionsTakeOverTheirOwnInputs) {
   std::string leaves, read;
