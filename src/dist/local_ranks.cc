@@ -1,7 +1,5 @@
 #include "dist/local_ranks.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <atomic>
 
@@ -163,16 +161,10 @@ void LocalRanks::close() noexcept {
   for (MessageQueue& queue : queues_) queue.close();
 }
 
-// The ranks with the most messages yet to be done, if others have fewer.
-std::string LocalRanks::behind() const {
-  std::vector<int64_t> open = {1};  // rank 0 is at one
-  for (const MessageQueue& queue : queues_) open.push_back(queue.open());
-  const int64_t most = *std::ranges::max_element(open);
-  std::vector<size_t> ranks;
-  for (size_t r = 0; r < open.size(); ++r)
-    if (open[r] == most) ranks.push_back(r);
-  if (most == 1) return "its device: no rank is behind";
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+std::vector<int64_t> LocalRanks::behind() const {
+  std::vector<int64_t> behind = {0};
+  for (const MessageQueue& queue : queues_) behind.push_back(queue.open() - 1);  // rank 0 is at the last one
+  return behind;
 }
 
 }  // namespace octet

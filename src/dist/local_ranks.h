@@ -71,7 +71,7 @@ class LocalRanks final : public RankTeam {
   std::unique_ptr<cuda::DeviceRanks> open_devices(int32_t rank);
   LocalRank rank(int32_t rank, cuda::DeviceRanks* devices) const;
   LocalRank own_rank() const override { return rank(0, devices_.get()); }
-  std::string behind() const override;
+  std::vector<int64_t> behind() const override;
   void fail(int32_t rank, const std::string& why, ErrorCode code);
 
   const bool gpus_;

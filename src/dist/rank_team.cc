@@ -19,7 +19,7 @@ void RankTeam::run(const Work& work, double seconds) {
   if (seconds > 0)
     in_time_ = [this, begin, seconds] {
       check(std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds), ErrorCode::kIo,
-            "rank {} has waited {} s for {}", own_, seconds, behind());
+            "rank {} has waited {} s for {}", own_, seconds, waited_for());
     };
   try {
     guard(rank, [&] { work(rank); });
@@ -29,6 +29,17 @@ void RankTeam::run(const Work& work, double seconds) {
   }
   in_time_ = nullptr;
   check_alive();
+}
+
+// The ranks that are the farthest behind, if any is.
+std::string RankTeam::waited_for() const {
+  const std::vector<int64_t> behind = this->behind();
+  const int64_t most = *std::ranges::max_element(behind);
+  if (most <= 0) return "its device: no rank is known to be behind";
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < behind.size(); ++rank)
+    if (behind[rank] == most) ranks.push_back(rank);
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
 namespace {
@@ -74,15 +85,11 @@ class ProcessRanks final : public RankTeam {
     return join;
   }
   LocalRank own_rank() const override { return joined_.rank(); }
-  // By heartbeats: those that began the fewest calls.
-  std::string behind() const override {
-    const std::vector<uint64_t> graphs = joined_.control().graphs();
-    const uint64_t least = std::ranges::min(graphs);
-    std::vector<size_t> ranks;
-    for (size_t rank = 1; rank < graphs.size(); ++rank)
-      if (graphs[rank] == least) ranks.push_back(rank);
-    if (least == graphs[0]) return "its device: no rank is known to be behind";
-    return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  std::vector<int64_t> behind() const override {  // by heartbeats
+    const std::vector<uint64_t> begun = joined_.control().graphs();
+    std::vector<int64_t> behind;
+    for (const uint64_t calls : begun) behind.push_back(static_cast<int64_t>(begun[0]) - static_cast<int64_t>(calls));
+    return behind;
   }
 
   bool closed_ = false;

@@ -59,12 +59,15 @@ class RankTeam {
 
  protected:
   virtual LocalRank own_rank() const = 0;
-  virtual std::string behind() const = 0;  // for whom rank 0 waits
+  // By rank: how many messages it has yet to do that rank 0 has done or does.
+  virtual std::vector<int64_t> behind() const = 0;
   void check_time() const {
     if (in_time_) in_time_();
   }
 
  private:
+  std::string waited_for() const;
+
   const int32_t count_, own_;
   std::function<void()> in_time_;  // throws when the time of run() is over; of its thread alone
 };
