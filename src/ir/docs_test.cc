@@ -43,7 +43,7 @@ std::string memory_facts(const OpFacts& facts) {
   }
   for (int input : facts.in_place) {
     if (!facts.view && std::ranges::find(facts.must_alias, input) == facts.must_alias.end())
-      add("0 in place of " + std::to_string(input));
+      add("0 in place of " + std::to_string(input) + (facts.float32_in_place ? " in float32" : ""));
   }
   for (auto [result, input] : facts.in_place_others) {
     add(std::to_string(result) + " in place of " + std::to_string(input));
