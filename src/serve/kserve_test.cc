@@ -59,8 +59,8 @@ TEST(KserveTensors, BothFormsAreReadAlike) {
     const auto written = read_tensors(Json::array({tensor("x", datatype, {1, 3}, nested)}), "");
     const auto binary = read_tensors(Json::array({binary_tensor("x", datatype, {3, 1}, bytes.size())}), bytes);
     ASSERT_EQ(binary.size(), 1u);
-    EXPECT_EQ(written[0].values, values) << datatype;
-    EXPECT_EQ(binary[0].values, values) << datatype;
+    EXPECT_EQ(Json(written[0].values), values) << datatype;
+    EXPECT_EQ(Json(binary[0].values), values) << datatype;
     EXPECT_EQ(binary[0].shape, (std::vector<int64_t>{3, 1}));
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     std::string out = "before";
