@@ -57,7 +57,7 @@ void PeerGroup::all_to_all(const void* x, void* y, int64_t bytes, Stream stream)
   add({Kind::kAllToAll, x, y, bytes, DType::kU8, stream});
 }
 
-void PeerGroup::together(FunctionRef<void()> calls, std::span<std::byte> scratch) {
+std::vector<PeerGroup::Call> PeerGroup::collect(FunctionRef<void()> calls) {
   collecting_ = true;
   calls_.clear();
   try {
@@ -67,7 +67,16 @@ void PeerGroup::together(FunctionRef<void()> calls, std::span<std::byte> scratch
     throw;
   }
   collecting_ = false;
-  run(calls_, scratch);
+  return std::exchange(calls_, {});
+}
+
+void PeerGroup::together(FunctionRef<void()> calls, std::span<std::byte> scratch) { run(collect(calls), scratch); }
+
+void PeerGroup::together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
+  const std::vector<Call> all = collect(calls);
+  if (!all.empty() && run_large(all, scratch, &work)) return;
+  work();
+  run(all, scratch);
 }
 
 int64_t PeerGroup::scratch_bytes(int64_t bytes) const { return alike_ ? (size() - 1) * with_gap(bytes) : 0; }
@@ -80,8 +89,17 @@ void PeerGroup::add(const Call& call) {
   run({&one, 1});
 }
 
-void PeerGroup::run(std::span<const Call> calls, std::span<std::byte> scratch) {
+const cuda::PeerPads* PeerGroup::pads(int64_t bytes) const {
+  check_running();
+  return fits_boxes(bytes) ? &pads_ : nullptr;
+}
+
+void PeerGroup::check_running() const {
   check(*static_cast<const volatile int*>(pads_.aborted) == 0, ErrorCode::kIo, "the exchanges of a rank were aborted");
+}
+
+void PeerGroup::run(std::span<const Call> calls, std::span<std::byte> scratch) {
+  check_running();
   if (calls.empty() || run_small(calls) || run_large(calls, scratch)) return;
   run_others(calls);
 }
@@ -92,7 +110,7 @@ bool PeerGroup::run_small(std::span<const Call> calls) {
     box += cuda::peer_box_bytes(call.bytes);
     if (call.sums() && !cuda::peer_sums(call.dtype)) return false;
   }
-  if (box * (size() - 1) > cuda::kPeerBoxBytes) return false;
+  if (!fits_boxes(box)) return false;
   // One launch for all of one type that follow each other.
   for (size_t begin = 0, end = 0; begin < calls.size(); begin = end) {
     std::vector<cuda::PeerTensor> tensors;
@@ -121,8 +139,9 @@ std::vector<const void*> PeerGroup::sources(const Call& call) const {
 // Operands are read where they lie, after a barrier; before the next one nothing may overwrite them. Gathers go by the
 // copy engines, and beside kernels parts of sums do too, which are then added up here: no multiprocessor waits for
 // them.
-bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scratch) {
+bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scratch, Work work) {
   if (!alike_) return false;
+  check_running();
   std::vector<std::vector<const void*>> all;
   int64_t wanted = 0;
   for (const Call& call : calls) {
@@ -135,31 +154,35 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
     if (call.sums()) wanted += scratch_bytes(call.bytes);
   }
   const bool beside = wanted > 0 && wanted <= std::ssize(scratch);
+  if (work != nullptr && wanted > 0 && !beside) return false;
   const bool gathers = std::ranges::any_of(calls, [](const Call& call) { return !call.sums(); });
-  const Stream stream = calls.front().stream;
-  if (gathers) {
+  const Stream stream = calls.front().stream, travels = work != nullptr ? beside_ : stream;
+  const auto begin_beside = [&] {
     check_cuda(cudaEventRecord(begun_, stream), "recording an event");
     check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
-  }
+  };
+  if (gathers && work == nullptr) begin_beside();
   cuda::launch_peer_barrier(pads_, stream);
+  if (work != nullptr) begin_beside();
   std::byte* at = scratch.data();
   for (size_t i = 0; i < calls.size(); ++i) {
     std::vector<const void*>& from = all[i];
     if (!calls[i].sums()) {
-      gather(calls[i], from);
+      gather(calls[i], from, travels);
     } else if (!beside) {
       cuda::launch_peer_sum(calls[i].dtype, from, calls[i].y, calls[i].bytes, stream);
     } else {
       for (int64_t hop = 1; hop < size(); ++hop) {
         const void*& part = from[static_cast<size_t>((own() + hop) % size())];
-        check_cuda(cudaMemcpyAsync(at, part, static_cast<size_t>(calls[i].bytes), cudaMemcpyDefault, stream),
+        check_cuda(cudaMemcpyAsync(at, part, static_cast<size_t>(calls[i].bytes), cudaMemcpyDefault, travels),
                    "copying from a peer");
         part = at;
         at += with_gap(calls[i].bytes);
       }
     }
   }
-  if (gathers) {
+  if (work != nullptr) (*work)();
+  if (gathers || work != nullptr) {
     check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
     check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
   }
@@ -169,16 +192,16 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
   return true;
 }
 
-// The own part by a kernel on a stream of its own, beside the others'.
-void PeerGroup::gather(const Call& call, const std::vector<const void*>& from) {
-  for (int64_t hop = 0; hop < size(); ++hop) {
+// The own part by a kernel on a stream of its own, beside the others' on the stream given, or behind them.
+void PeerGroup::gather(const Call& call, const std::vector<const void*>& from, Stream stream) {
+  for (int64_t hop = 1; hop <= size(); ++hop) {
     const int64_t rank = (own() + hop) % size();
     std::byte* to = static_cast<std::byte*>(call.y) + rank * call.bytes;
     const void* part = from[static_cast<size_t>(rank)];
-    if (hop == 0) {
+    if (rank == own()) {
       cuda::launch_copy_block(part, call.bytes, to, call.bytes, 1, call.bytes, beside_);
     } else {
-      check_cuda(cudaMemcpyAsync(to, part, static_cast<size_t>(call.bytes), cudaMemcpyDefault, call.stream),
+      check_cuda(cudaMemcpyAsync(to, part, static_cast<size_t>(call.bytes), cudaMemcpyDefault, stream),
                  "copying from a peer");
     }
   }

@@ -23,6 +23,8 @@ class PeerGroup final : public cuda::RankGroup {
   void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override;
   void together(FunctionRef<void()> calls, std::span<std::byte> scratch) override;
   int64_t scratch_bytes(int64_t bytes) const override;
+  void together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) override;
+  const cuda::PeerPads* pads(int64_t bytes) const override;
 
  private:
   enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
@@ -36,13 +38,17 @@ class PeerGroup final : public cuda::RankGroup {
     bool sums() const { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
     int64_t stride() const { return kind == Kind::kReduceScatter || kind == Kind::kAllToAll ? bytes : 0; }
   };
+  void check_running() const;
+  bool fits_boxes(int64_t bytes) const { return bytes * (size() - 1) <= cuda::kPeerBoxBytes; }
   void add(const Call& call);
+  using Work = const FunctionRef<void()>*;  // of together_beside; null: none
+  std::vector<Call> collect(FunctionRef<void()> calls);
   void run(std::span<const Call> calls, std::span<std::byte> scratch = {});
   bool run_small(std::span<const Call> calls);
-  bool run_large(std::span<const Call> calls, std::span<std::byte> scratch);
+  bool run_large(std::span<const Call> calls, std::span<std::byte> scratch, Work work = nullptr);
   void run_others(std::span<const Call> calls);
   std::vector<const void*> sources(const Call& call) const;  // by rank, what this one reads; empty: out of reach
-  void gather(const Call& call, const std::vector<const void*>& from);
+  void gather(const Call& call, const std::vector<const void*>& from, Stream stream);
 
   std::unique_ptr<cuda::RankGroup> others_;
   PeerMemory& memory_;

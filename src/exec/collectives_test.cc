@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "ir/text.h"
+#include "passes/fuse_patterns.h"
 #include "passes/plan_memory.h"
 
 namespace octet {
@@ -134,6 +135,28 @@ TEST(Collectives, LargerThanTheWorkspace) {
     for (size_t i = 0; i < kCount; ++i)
       ASSERT_EQ(all[rank][i], sums[0][i] + sums[1][i] + sums[2][i]) << "element " << i << " of rank " << rank;
   }
+}
+
+// The sum over ranks as a member of the norm's fusion.
+TEST(Collectives, AFusionIsItsMembers) {
+  const std::string text =
+      "graph @g mesh tp=2 stage sharded %0 = input : f32[3,8]+tp @x %s = all_reduce %0 {reduction=\"sum\", over=\"tp\"}"
+      " %w = constant {value=0.5} : f32[8] %z = constant {value=0.25} : f32[3,8] %a = add %s, %z"
+      " %n = rms_norm %a, %w {eps=1e-5} output @y %n end";
+  Graph fused = parse_graph(text);
+  Target target = interpreter_target();
+  target.allow(Producer::kNorm, {FusionPart::kResidual, FusionPart::kRankSum});
+  ASSERT_TRUE(fuse_graph(fused, target));
+  fused.set_stage(Stage::kFused);
+  const Node& node = fused.node(fused.output("y"));
+  EXPECT_EQ(fusion_label(node), "all_reduce+add+rms_norm");
+  EXPECT_EQ(exchange_of(node)->op, Op::kAllReduce);
+  EXPECT_FALSE(is_async(node));
+  const auto fill = [](int32_t rank) { return tens(rank, 24); };
+  const auto interpret = [](const Program& program, Communicator& rank) {
+    return make_interpreter(program, InterpretMode::kFloat32, &rank);
+  };
+  EXPECT_EQ(run(print(fused), fill, interpret), run(text, fill, interpret));
 }
 
 // Rows in, rows out: a linear cut by columns and one cut by rows, with the vocabulary's loss on parts.

@@ -69,7 +69,9 @@ class Interpreter final : public Executor {
     const bool round = mode_ == InterpretMode::kFloat32;
     cpu::CollectiveFn collective;
     if (ranks_ != nullptr)
-      collective = [&](const Node& node, cpu::RefInputs in) { return run_collective(graph, node, in, *ranks_, round); };
+      collective = [&](const Graph& of, const Node& node, cpu::RefInputs in) {
+        return run_collective(of, node, in, *ranks_, round);
+      };
     cpu::Evaluated result = cpu::evaluate(graph, leaf, round, {}, collective);
     for (size_t i = 0; i < graph.outputs().size(); ++i) {
       const RefTensor& value = result.outputs[i];

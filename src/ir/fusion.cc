@@ -13,9 +13,9 @@ namespace {
 constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",    "activation", "activation_grad",
                                                     "gated",   "gated_grad",   "rope",       "plain",
                                                     "product", "scatter_rows", "update"};
-constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",   "residual",  "amax",          "quantize",
-                                                  "column_sum", "scale",  "rope",      "columns",       "accumulate",
-                                                  "siblings",   "slices", "optimizer", "update_scales", "maximum"};
+constexpr const char* kPartNames[kFusionParts] = {
+    "core",       "bias",     "residual", "amax",      "quantize",      "column_sum", "scale",    "rope",     "columns",
+    "accumulate", "siblings", "slices",   "optimizer", "update_scales", "maximum",    "rank_sum", "rank_rows"};
 
 bool is_reduce(const Node& node, const char* kind, const char* axis) {
   return node.op == Op::kReduce && node.attr<std::string>("reduction") == kind &&
@@ -117,6 +117,12 @@ bool read_norm(const Members& m, Chain& chain, size_t& used) {
     if (chain.residual != nullptr || !m.same_shapes(*add) || (!before && !after)) return false;
     chain.residual = add, ++used;
     if (after) chain.result = m.result(*add);
+  }
+  for (const Node* sum : m.all(Op::kAllReduce)) {
+    const Node& reader = chain.residual != nullptr ? *chain.residual : *chain.core;
+    const bool read = m.reads(reader, 0, sum) || (chain.residual != nullptr && m.reads(reader, 1, sum));
+    if (chain.producer != Producer::kNorm || chain.rank_sum != nullptr || !read) return false;
+    chain.rank_sum = sum, ++used;
   }
   return true;
 }
@@ -222,6 +228,7 @@ uint32_t fusion_parts(const Graph& body) {
     has(FusionPart::kBias, chain->bias != nullptr);
     has(FusionPart::kResidual, chain->residual != nullptr);
     has(FusionPart::kScale, chain->scale != nullptr);
+    has(FusionPart::kRankSum, chain->rank_sum != nullptr);
     for (const Sinks& sinks : chain->sinks) {
       has(FusionPart::kAmax, sinks.amax != nullptr);
       has(FusionPart::kQuantize, sinks.quantize != nullptr);
@@ -233,6 +240,7 @@ uint32_t fusion_parts(const Graph& body) {
   has(FusionPart::kCore, producer == Producer::kScatterRows);
   has(FusionPart::kBias, producer == Producer::kProduct && !members.all(Op::kAdd).empty());
   has(FusionPart::kSlices, producer == Producer::kProduct && !members.all(Op::kSlice).empty());
+  has(FusionPart::kRankRows, !members.all([](const Node& node) { return op_facts(node.op).collective; }).empty());
   has(FusionPart::kRope, !members.all(Op::kRope).empty());
   has(FusionPart::kOptimizer, !members.all([](const Node& node) { return is_optimizer_update(node.op); }).empty());
   has(FusionPart::kUpdateScales, !members.all(Op::kUpdateScales).empty());

@@ -3,7 +3,7 @@
 //
 // Most fusions are chains: a producer with what is added before or after it, and sinks that read its result:
 //
-//   (bias) activation | activation(gate) * up | (residual) norm | their gradients | rope | nothing
+//   (bias) activation | activation(gate) * up | (sum of ranks) (residual) norm | their gradients | rope | nothing
 //     -> amax, quantize, column sum
 #pragma once
 
@@ -26,7 +26,7 @@ enum class Producer : uint8_t {
   kGatedGrad,       // dgate = act_grad(gate, dy up), dup = dy act(gate)
   kRope,
   kPlain,        // no producer: sinks of one input; or compute_scale and the quantize that reads it
-  kProduct,      // matmul or scaled_matmul with its bias, or with slices of its columns
+  kProduct,      // matmul or scaled_matmul with its bias, slices of its columns, or the exchange of its rows
   kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, and the ropes before them
   kUpdate,       // updates of states side by side
 };
@@ -49,8 +49,10 @@ enum class FusionPart : uint32_t {
   kOptimizer = 1 << 12,  // updates: of parameters by one optimiser, with cast and amax of the new parameter
   kUpdateScales = 1 << 13,
   kMaximum = 1 << 14,
+  kRankSum = 1 << 15,   // before a norm: the all_reduce of a few rows, which its kernel makes
+  kRankRows = 1 << 16,  // the all_gather of a product's rows, or their reduce_scatter: beside its own part
 };
-inline constexpr int kFusionParts = 15;
+inline constexpr int kFusionParts = 17;
 
 const char* producer_name(Producer producer);  // "norm_grad"
 const char* part_name(FusionPart part);        // "column_sum"
@@ -65,6 +67,7 @@ struct Chain {
   const Node* core = nullptr;      // the norm, activation, gradient or rope; of kGatedGrad what makes dgate
   const Node* bias = nullptr;      // add before an activation: bias->inputs[1] is [C]
   const Node* residual = nullptr;  // add before a norm or after its gradient
+  const Node* rank_sum = nullptr;  // all_reduce, read by the residual, or the norm where there is none
   const Node* product = nullptr;   // kGated: mul; a squared activation: mul(act, act); kGatedGrad: what makes dup
   const Node* dact = nullptr;      // kGatedGrad: dy * up; a squared activation's gradient: dy act + dy act
   const Node* remade = nullptr;    // gradients: the activation made again from its input

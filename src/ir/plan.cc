@@ -7,8 +7,19 @@
 
 namespace octet {
 
-bool exchanges(const Node& node) { return op_facts(node.op).collective && node.op != Op::kTakePart; }
-bool is_async(const Node& node) { return exchanges(node) && node.attr<bool>("async"); }
+const Node* exchange_of(const Node& node) {
+  if (node.body == nullptr) return op_facts(node.op).collective && node.op != Op::kTakePart ? &node : nullptr;
+  for (const Node& member : node.body->nodes())
+    if (const Node* found = exchange_of(member)) return found;
+  return nullptr;
+}
+
+double exchanged_bytes(const Graph& graph, const Node& node) {
+  const Node& exchange = *exchange_of(node);
+  return op_facts(exchange.op).cost(node.body == nullptr ? graph : *node.body, exchange).bytes;
+}
+
+bool is_async(const Node& node) { return node.op != Op::kFusion && exchanges(node) && node.attr<bool>("async"); }
 
 std::vector<int32_t> joins_of(const Graph& graph) {
   std::vector<int32_t> joins(static_cast<size_t>(graph.size()), -1);

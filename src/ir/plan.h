@@ -52,8 +52,10 @@ struct Plan {
   int64_t total_bytes() const { return arena_bytes + state_bytes + input_bytes; }
 };
 
-// Needs the other ranks: any collective but take_part.
-bool exchanges(const Node& node);
+// The node, or the member of a fusion, that needs the other ranks: any collective but take_part; null: none.
+const Node* exchange_of(const Node& node);
+inline bool exchanges(const Node& node) { return exchange_of(node) != nullptr; }
+double exchanged_bytes(const Graph& graph, const Node& node);  // by the cost of the collective; a node that exchanges
 bool is_async(const Node& node);
 // By node: the join of an async collective, graph.size() at the graph's end; -1 for other nodes.
 std::vector<int32_t> joins_of(const Graph& graph);

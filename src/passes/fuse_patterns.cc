@@ -76,14 +76,38 @@ Candidates with_sinks(const std::vector<FusionMembers>& cores, const std::vector
   return candidates;
 }
 
-// (add,) norm
+// The sum over ranks of one tensor of a few rows: of more, the call that it saves is short beside what travels.
+bool is_small_rank_sum(const Graph& graph, const Node& node) {
+  constexpr int64_t kMostBytes = int64_t{1} << 20;
+  return node.op == Op::kAllReduce && node.attr<std::string>("reduction") == "sum" && node.inputs.size() == 1 &&
+         graph.type(node.inputs[0]).bytes() <= kMostBytes;
+}
+
+// The sum over ranks that only the first member of a norm's core reads.
+NodeId find_rank_sum(const UseGraph& uses, NodeId reader, size_t operands, const Target& target) {
+  if (!target.fuses(Producer::kNorm, FusionPart::kRankSum)) return NodeId::kNone;
+  const Node& node = uses.node(reader);
+  for (size_t i = 0; i < operands; ++i) {
+    const NodeId sum = find_maker(uses, node.inputs[i], is_small_rank_sum, node.phase);
+    if (sum != NodeId::kNone && uses.users({sum, 0}).size() == 1 && !uses.is_output({sum, 0})) return sum;
+  }
+  return NodeId::kNone;
+}
+
+// (all_reduce,) (add,) norm
 Candidates norm(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
   if (!is_norm(node.op)) return {};
-  std::vector<FusionMembers> cores = {{{first, "norm"}}};
+  std::vector<FusionMembers> cores;
+  const auto add_core = [&](FusionMembers core, size_t operands) {  // with the sum over ranks first
+    const NodeId sum = find_rank_sum(uses, core.front().node, operands, target);
+    if (sum != NodeId::kNone) cores.push_back(joined(core, {{sum, "rank_sum"}}));
+    cores.push_back(std::move(core));
+  };
   const NodeId add = find_maker(uses, node.inputs[0], is_residual, node.phase);
   if (add != NodeId::kNone && target.fuses(Producer::kNorm, FusionPart::kResidual))
-    cores.insert(cores.begin(), {{add, "add"}, {first, "norm"}});
+    add_core({{add, "add"}, {first, "norm"}}, 2);
+  add_core({{first, "norm"}}, 1);
   return with_sinks(cores, sinks_of(uses, {first, 0}, Producer::kNorm, target));
 }
 
@@ -238,6 +262,47 @@ Candidates product_bias(const UseGraph& uses, NodeId first, const Target& target
   return same ? Candidates{{{first, "matmul"}, {bias, "bias"}}} : Candidates{};
 }
 
+// The exchange over ranks of a product's rows: only of whole rows one after another, of one tensor.
+bool is_exchange_of_rows(const Graph& graph, const Node& node, Op op) {
+  if (node.op != op || node.inputs.size() != 1 || node.attr<int64_t>("axis") != 0) return false;
+  const Layout& parts = op == Op::kAllGather ? graph.layout(node.inputs[0]) : node.layouts.at(0);
+  return graph.shape(node.inputs[0]).rank() == 2 && parts.outer(0) == 1;
+}
+bool gathers_rows(const Graph& graph, const Node& node) { return is_exchange_of_rows(graph, node, Op::kAllGather); }
+bool scatters_rows(const Graph& graph, const Node& node) {
+  return is_exchange_of_rows(graph, node, Op::kReduceScatter);
+}
+
+// Whether a product may run on some rows at a time: nothing but its rows and an addend differs between them.
+bool goes_by_rows(const Graph& graph, const Node& node) {
+  if ((node.op != Op::kMatmul && node.op != Op::kScaledMatmul) || node.attr<bool>("trans_a")) return false;
+  return node.op == Op::kMatmul || graph.shape(node.inputs[1]).elements() == 1;
+}
+
+// Whether an exchange takes long enough for the parts of a product beside it, which are less efficient than the whole.
+bool is_worth_parts(const Graph& graph, NodeId id, const Target& target) {
+  constexpr double kLatencies = 4;
+  return target.link_bytes_per_second <= 0 ||
+         node_cost(graph, id).bytes > kLatencies * target.link_latency * target.link_bytes_per_second;
+}
+
+// A gather of rows, and the product that reads them first; a product, and the scatter of its rows. Of gradients, the
+// products of weights hide them (schedule).
+Candidates product_rows(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (!target.fuses(Producer::kProduct, FusionPart::kRankRows) || node.phase == Phase::kBackward ||
+      !goes_by_rows(uses.graph(), node))
+    return {};
+  Candidates candidates;
+  const NodeId scatter = find_user(uses, {first, 0}, scatters_rows, node.phase);
+  if (scatter != NodeId::kNone && is_worth_parts(uses.graph(), scatter, target))
+    candidates.push_back({{first, "matmul"}, {scatter, "scatter"}});
+  const NodeId gather = find_maker(uses, node.inputs[0], gathers_rows, node.phase);
+  if (gather != NodeId::kNone && is_worth_parts(uses.graph(), gather, target))
+    candidates.push_back({{gather, "gather"}, {first, "matmul"}});
+  return candidates;
+}
+
 // The attention that reads these keys through the paged cache.
 NodeId attention_of(const UseGraph& uses, NodeId append) {
   for (NodeId user : uses.users({append, 0})) {
@@ -285,6 +350,7 @@ std::span<const FusionPattern> fusion_patterns() {
       {Producer::kNormGrad, norm_grad},
       {Producer::kPlain, plain},
       {Producer::kProduct, product_bias},  // after those that take the bias
+      {Producer::kProduct, product_rows},
       {Producer::kScatterRows, scatter_rows},
       {Producer::kRope, rope},
       {Producer::kPlain, scale_quantize},  // after those that make what is quantized

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ir/facts.h"
+#include "ir/fusion.h"
 #include "ir/plan.h"
 #include "ir/rewrite.h"
 #include "passes/passes.h"
@@ -16,26 +17,29 @@ class Schedule {
  public:
   Schedule(const Graph& graph, const Target& target) : graph_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
-      const double seconds = seconds_of(graph, NodeId{i}, target);
-      const bool waits = exchanges(graph.node(NodeId{i}));
+      const NodeSeconds seconds = seconds_of(graph, NodeId{i}, target);
+      const bool alone = op_facts(graph.node(NodeId{i}).op).collective && seconds.link > 0;
       order_.push_back(NodeId{i});
-      kernel_.push_back(waits ? 0 : seconds);
-      wire_.push_back(waits ? seconds : 0);
+      kernel_.push_back(seconds.kernel);
+      wire_.push_back(seconds.exposed());
       // What takes little more than a call's latency takes as long beside kernels as it does between them.
-      large_.push_back(waits && (target.link_bytes_per_second <= 0 || seconds > 1.1 * target.link_latency));
+      large_.push_back(alone && (target.link_bytes_per_second <= 0 || seconds.link > 1.1 * target.link_latency));
     }
     hides_.resize(order_.size());
     unread_.resize(order_.size());
   }
 
-  // By node, which collectives are async in order().
+  // By node, which collectives are async in order(); those of fusions beside their own product.
   std::vector<bool> run() {
     std::vector<bool> async(order_.size());
     for (int32_t i = 0; i < graph_.size(); ++i)
       if (large_[static_cast<size_t>(i)]) unread_[static_cast<size_t>(i)] = lift_unread(NodeId{i});
     for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (!large_[static_cast<size_t>(i)]) continue;
-      async[static_cast<size_t>(i)] = place(place_of(NodeId{i}));
+      const Node& node = graph_.node(NodeId{i});
+      async[static_cast<size_t>(i)] =
+          large_[static_cast<size_t>(i)]
+              ? place(place_of(NodeId{i}))
+              : node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct && exchanges(node);
     }
     return async;
   }
@@ -181,6 +185,14 @@ class Schedule {
   std::vector<bool> unread_;           // by node: a large collective whose result no node reads
 };
 
+void set_async(Node& node) {
+  if (node.body == nullptr) return node.attrs.set("async", true);
+  auto body = std::make_shared<Graph>(*node.body);
+  for (int32_t i = 0; i < body->size(); ++i)
+    if (exchanges(body->node(NodeId{i}))) set_async(body->mutable_node(NodeId{i}));
+  node.body = std::move(body);
+}
+
 }  // namespace
 
 bool schedule(Graph& graph, const CompileOptions& options) {
@@ -195,7 +207,7 @@ bool schedule(Graph& graph, const CompileOptions& options) {
       continue;
     }
     Node node = rewriter.mapped(id);
-    node.attrs.set("async", true);
+    set_async(node);
     rewriter.replace(id, std::move(node));
   }
   graph = rewriter.finish();

@@ -44,21 +44,31 @@ std::vector<std::string> transfer_states(const Program& program, bool sent, bool
   return names;
 }
 
-double seconds_of(const Graph& graph, NodeId id, const Target& target) {
+NodeSeconds seconds_of(const Graph& graph, NodeId id, const Target& target) {
   const Node& node = graph.node(id);
   const OpFacts& facts = op_facts(node.op);
-  if (op_info(node.op).max_inputs == 0 || facts.view) return 0;
+  if (op_info(node.op).max_inputs == 0 || facts.view) return {};
   const Cost cost = node_cost(graph, id);
   constexpr double kFlops = 1e12, kBytes = 1e11;
-  const double bytes = cost.bytes / (target.bytes_per_second > 0 ? target.bytes_per_second : kBytes);
-  if (exchanges(node))
-    return target.link_bytes_per_second > 0 ? target.link_latency + cost.bytes / target.link_bytes_per_second : bytes;
+  const double memory = target.bytes_per_second > 0 ? target.bytes_per_second : kBytes, bytes = cost.bytes / memory;
+  NodeSeconds seconds;
+  const Node* exchange = exchange_of(node);
+  if (exchange != nullptr) {
+    const double sent = exchanged_bytes(graph, node);
+    seconds.link =
+        target.link_bytes_per_second > 0 ? target.link_latency + sent / target.link_bytes_per_second : sent / memory;
+    if (exchange == &node) return seconds;
+  }
   const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
   constexpr double kUnitsPerLane =
       16;  // how much faster bf16 products are than float32 on devices that have units for them
   const double f32 = target.f32_flops > 0 ? target.f32_flops : target.bf16_flops / kUnitsPerLane;
   const double rate = dtype_bytes(dtype) == 1 ? target.fp8_flops : dtype == DType::kBF16 ? target.bf16_flops : f32;
-  return std::max(cost.flops / (rate > 0 ? rate : kFlops), bytes);
+  seconds.kernel = std::max(cost.flops / (rate > 0 ? rate : kFlops), bytes);
+  if (exchange != nullptr && exchange->attr<bool>("async"))
+    seconds.hidden =
+        std::min(seconds.link, seconds.kernel / graph.mesh().parts(parse_axes(exchange->attr<std::string>("over"))));
+  return seconds;
 }
 
 int32_t layer_count(const Graph& graph) {
@@ -134,7 +144,7 @@ std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, co
   const std::vector<int32_t> layer = layers_of(train, layers);
   for (int32_t i = 0; i < train.size(); ++i)
     if (const int32_t l = layer[static_cast<size_t>(i)]; l != kAnywhere)
-      until[static_cast<size_t>(l) + 1] += seconds_of(train, NodeId{i}, target);
+      until[static_cast<size_t>(l) + 1] += seconds_of(train, NodeId{i}, target).all();
   for (size_t l = 1; l < until.size(); ++l) until[l] += until[l - 1];
   // longest[g][l]: of the first l layers in g + 1 pieces; begin[g][l]: where the last of these begins.
   const auto size = static_cast<size_t>(layers) + 1;

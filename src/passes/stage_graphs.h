@@ -27,8 +27,14 @@ inline constexpr int32_t kAnywhere = -1;
 std::vector<int32_t> layers_of(const Graph& graph, int32_t layers);
 int32_t layer_count(const Graph& graph);
 
-// By the rates that the Target has, else by some that weigh arithmetic against memory as devices do.
-double seconds_of(const Graph& graph, NodeId id, const Target& target);
+// By the rates that the Target has, else by some that weigh arithmetic against memory as devices do. Of a collective
+// what travels, of a fusion with one both: `hidden` of the link's time passes beside the kernel.
+struct NodeSeconds {
+  double kernel = 0, link = 0, hidden = 0;
+  double exposed() const { return link - hidden; }
+  double all() const { return kernel + exposed(); }
+};
+NodeSeconds seconds_of(const Graph& graph, NodeId id, const Target& target);
 
 // Zero rows under a vocabulary, so that both ends of a tied table have the same ones: before layers are cut. Returns
 // whether something changed.

@@ -103,21 +103,20 @@ void add_collectives(const Graph& graph, const Target& target, const std::string
     std::erase_if(open, [&](const Async& async) { return async.join == i; });
     if (i == graph.size()) break;
     const Node& node = graph.node(NodeId{i});
-    if (!exchanges(node)) {
-      now += seconds_of(graph, NodeId{i}, target);
-      continue;
-    }
-    CollectiveRow made{name, op_name(node.op), node.attr<std::string>("over")};
+    const NodeSeconds seconds = seconds_of(graph, NodeId{i}, target);
+    now += seconds.kernel;
+    if (!exchanges(node)) continue;
+    const Node& exchange = *exchange_of(node);
+    CollectiveRow made{name, op_name(exchange.op), exchange.attr<std::string>("over")};
     auto row = std::ranges::find_if(rows, [&](const CollectiveRow& other) {
       return other.graph == made.graph && other.op == made.op && other.over == made.over;
     });
     if (row == rows.end()) row = rows.insert(row, std::move(made));
     row->calls += runs;
-    row->bytes += times * op_facts(node.op).cost(graph, node).bytes;
+    row->bytes += times * exchanged_bytes(graph, node);
     if (target.link_bytes_per_second <= 0) continue;
-    const double seconds = seconds_of(graph, NodeId{i}, target);
-    row->seconds += times * seconds;
-    ended = std::max(now, ended) + seconds;
+    row->seconds += times * seconds.link;
+    ended = std::max(now, ended) + seconds.exposed();
     const auto at = static_cast<size_t>(row - rows.begin());
     if (const int32_t join = joins[static_cast<size_t>(i)]; join >= 0)
       open.push_back({join, ended, at});

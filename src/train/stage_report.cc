@@ -20,9 +20,10 @@ struct GraphSeconds {
 
 GraphSeconds graph_seconds(const Graph& graph, const Target& target) {
   GraphSeconds seconds;
-  for (int32_t i = 0; i < graph.size(); ++i)
-    (op_facts(graph.node(NodeId{i}).op).collective ? seconds.collectives : seconds.computing) +=
-        seconds_of(graph, NodeId{i}, target);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const NodeSeconds node = seconds_of(graph, NodeId{i}, target);
+    seconds.computing += node.kernel, seconds.collectives += node.exposed();
+  }
   return seconds;
 }
 

@@ -67,6 +67,7 @@ class CudaOverlap : public testing::TestWithParam<std::tuple<Way, const char*>> 
 std::vector<std::vector<std::byte>> trained(const Way& way, const char* recipe, bool overlap, int64_t& async) {
   CompileOptions options{.target = cuda_target(), .recipe = parse_recipe(recipe)};
   options.target.link_latency = 0;  // nothing is too small
+  options.target.allow(Producer::kProduct, {FusionPart::kRankRows});
   options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .overlap = overlap, .level = way.level};
   Plan plan = compile(tiny::training_program("llama"), options);
   for (const Graph& graph : plan.program.graphs()) async += std::ranges::count_if(graph.nodes(), is_async);

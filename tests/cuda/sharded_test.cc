@@ -67,6 +67,9 @@ struct Trained {
 
 Trained train(Wire wire, const Way& way, const char* family, const char* recipe) {
   CompileOptions options{.target = cuda_target(), .recipe = parse_recipe(recipe)};
+  options.target.link_latency = 0;  // nothing is too small
+  options.target.allow(Producer::kProduct, {FusionPart::kRankRows});
+  options.target.allow(Producer::kNorm, {FusionPart::kRankSum});
   options.parallel = {.mesh = way.mesh, .sequence = way.sequence, .level = way.level};
   const Plan plan = compile(tiny::training_program(family), options);
   std::mutex mutex;

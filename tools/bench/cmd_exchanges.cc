@@ -23,11 +23,12 @@ struct Options {
   std::string json;
 };
 
-constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "sum_add_norm"};
+constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "sum_add_norm", "sum_add_norm_fused"};
 constexpr int64_t kColumns = 8192;  // of the norm behind an all_reduce, as in Llama-3-70B
 
-// y = rms_norm(x + z) of rows of bf16, z = x + z.
-void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, cudaStream_t stream) {
+// y = rms_norm(x + z) of rows of bf16, z = x + z. With pads x is summed up over ranks first.
+void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, const cuda::PeerPads* pads,
+              cudaStream_t stream) {
   const int64_t rows = bytes / 2 / kColumns;
   const cuda::NormForward call{.rows = rows,
                                .cols = kColumns,
@@ -37,9 +38,9 @@ void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, cudaStrea
                                .weight = z,  // any numbers
                                .sum = z,
                                .y = y};
-  launch_norm(call,
-              choose_norm({.rows = rows, .cols = kColumns, .dtype = DType::kBF16, .adds = true}, cuda::device_facts(0)),
-              stream);
+  const cuda::NormPlan plan =
+      choose_norm({.rows = rows, .cols = kColumns, .dtype = DType::kBF16, .adds = true}, cuda::device_facts(0));
+  pads != nullptr ? launch_norm_rank_sum(call, plan, *pads, stream) : launch_norm(call, plan, stream);
 }
 
 // Seconds of a call on rank 0: the median over graphs of so many. `bytes`: of the whole tensor, bf16.
@@ -49,13 +50,16 @@ double measure(const Options& options, const LocalRank& rank, cuda::RankGroup& g
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
   const int64_t elements = bytes / 2, part = bytes / options.ranks;
+  const cuda::PeerPads* pads = op == 4 ? group.pads(bytes) : nullptr;
+  if (op == 4 && pads == nullptr) return 0;
   const auto call = [&] {
+    if (op == 4) return add_norm(x, y + bytes, y, bytes, pads, stream);
     group.together([&] {
       if (op == 0 || op == 3) group.all_reduce(x, y, elements, DType::kBF16, stream);
       if (op == 1) group.all_gather(x, y, part, stream);
       if (op == 2) group.reduce_scatter(x, y, elements / options.ranks, DType::kBF16, stream);
     });
-    if (op == 3) add_norm(y, y + bytes, x, bytes, stream);
+    if (op == 3) add_norm(y, y + bytes, x, bytes, nullptr, stream);
   };
   call();
   check_cuda(cudaStreamSynchronize(stream), "an exchange");
@@ -114,7 +118,7 @@ Times measure_all(const Options& options, bool peer_memory) {
     cuda::RankGroup& group = rank.devices->group({Axis::kTensor});
     for (size_t op = 0; op < std::size(kNames); ++op)
       for (const int64_t kib : options.kib) {
-        const bool rows = op != 3 || kib * 1024 % (2 * kColumns) == 0;
+        const bool rows = op < 3 || kib * 1024 % (2 * kColumns) == 0;
         const double seconds = rows ? measure(options, rank, group, op, kib * 1024, x, x + largest) : 0;
         if (rank.ranks->rank() == 0) times[op].push_back(seconds);
       }
@@ -129,13 +133,14 @@ void run_exchanges(const Options& options) {
   nlohmann::json rows;
   fmt::print("{} GPUs of {}; whole tensors of bf16, GB/s of what a rank sends\n", options.ranks,
              cuda::device_facts(0).name);
-  fmt::print("{:<15} {:>9} {:>12} {:>8} {:>12} {:>8}\n", "", "KiB", "peers, us", "GB/s", "NCCL, us", "GB/s");
+  fmt::print("{:<18} {:>9} {:>12} {:>8} {:>12} {:>8}\n", "", "KiB", "peers, us", "GB/s", "NCCL, us", "GB/s");
   for (size_t op = 0; op < std::size(kNames); ++op)
     for (size_t i = 0; i < options.kib.size(); ++i) {
       if (peers[op][i] == 0) continue;
       const auto ranks = static_cast<double>(options.ranks);
-      const double sent = static_cast<double>(options.kib[i]) * 1024 * (ranks - 1) / ranks * (op % 3 == 0 ? 2 : 1);
-      fmt::print("{:<15} {:>9} {:>12.1f} {:>8.1f} {:>12.1f} {:>8.1f}\n", kNames[op], options.kib[i], 1e6 * peers[op][i],
+      const double sent =
+          static_cast<double>(options.kib[i]) * 1024 * (ranks - 1) / ranks * (op == 1 || op == 2 ? 1 : 2);
+      fmt::print("{:<18} {:>9} {:>12.1f} {:>8.1f} {:>12.1f} {:>8.1f}\n", kNames[op], options.kib[i], 1e6 * peers[op][i],
                  sent / peers[op][i] / 1e9, 1e6 * nccl[op][i], sent / nccl[op][i] / 1e9);
       rows.push_back({{"op", kNames[op]},
                       {"kib", options.kib[i]},

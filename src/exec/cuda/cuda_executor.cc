@@ -158,7 +158,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
     localize(plan_.program, at_);
     for (const Graph& graph : plan_.program.graphs())
       for (const Node& node : graph.nodes())
-        if (exchanges(node)) ranks.group(parse_axes(node.attr<std::string>("over")));
+        if (const Node* exchange = exchange_of(node)) ranks.group(parse_axes(exchange->attr<std::string>("over")));
     wait_ = cuda::HostWait(ranks, [this] {
       for (auto& [name, runner] : runners_) runner->drop_capture();
     });

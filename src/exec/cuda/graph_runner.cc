@@ -93,7 +93,7 @@ void GraphRunner::launch_all(bool capturing) {
       launch_step(i);
       if (profiling_) mark(i + 1);
       // Launches behind a collective may make the host wait for it, unasked: they load modules, or the queue is full.
-      if (wait_.asks() && !capturing && !profiling_ && op_facts(graph_.node(steps_[i].node).op).collective)
+      if (wait_.asks() && !capturing && !profiling_ && exchanges(graph_.node(steps_[i].node)))
         check_cuda(wait_.stream(steps_[i].args.stream), "running a collective");
     }
     join(steps_.size());

@@ -55,12 +55,13 @@ using LeafFn = std::function<const RefTensor&(const Node&)>;
 // Called for every evaluated node with its inputs and rounded results, for conformance tests of whole programs.
 using NodeObserver = std::function<void(const Node&, RefInputs in, const std::vector<RefTensor>& results)>;
 // Makes the results of collectives; without it they are errors.
-using CollectiveFn = std::function<std::vector<RefTensor>(const Node&, RefInputs in)>;
+using CollectiveFn = std::function<std::vector<RefTensor>(const Graph&, const Node&, RefInputs in)>;
 Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const NodeObserver& observe = {},
                    const CollectiveFn& collective = {});
 
 // One node: results sized, computed, rounded.
-std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32);
+std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32,
+                                     const CollectiveFn& collective = {});
 
 // In place; integers truncate, f32 only when `round_f32`.
 void round_values(RefTensor& tensor, bool round_f32);

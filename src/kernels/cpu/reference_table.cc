@@ -64,7 +64,8 @@ void store_tensor(const RefTensor& tensor, void* data) {
   for (int64_t i = 0; i < tensor.size(); ++i) store_element(tensor.type.dtype, data, i, tensor[i]);
 }
 
-std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32) {
+std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefInputs in, bool round_f32,
+                                     const CollectiveFn& collective) {
   if (node.op == Op::kFusion) {
     check(node.body != nullptr, ErrorCode::kInternal, "fusion \"{}\" of graph {} has no body", node.name, graph.name());
     // The body's input nodes are this node's inputs, in order.
@@ -77,8 +78,14 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
       by_name[inner.name] = in[next++];
     }
     return evaluate(
-               *node.body, [&](const Node& inner) -> const RefTensor& { return *by_name.at(inner.name); }, round_f32)
+               *node.body, [&](const Node& inner) -> const RefTensor& { return *by_name.at(inner.name); }, round_f32,
+               {}, collective)
         .outputs;
+  }
+  if (op_facts(node.op).collective) {
+    check(static_cast<bool>(collective), ErrorCode::kInvalidArgument, "{} \"{}\" of graph {} needs the ranks of a mesh",
+          op_name(node.op), node.name, graph.name());
+    return collective(graph, node, in);
   }
   std::vector<RefTensor> results;
   for (const TensorType& type : node.results) results.push_back(zeros(type));
@@ -112,9 +119,7 @@ Evaluated evaluate(const Graph& graph, const LeafFn& leaf, bool round_f32, const
     if (remaining[id] == 0) continue;
     in.clear();
     for (Value value : node.inputs) in.push_back(find(value));
-    check(!op_facts(node.op).collective || collective, ErrorCode::kInvalidArgument,
-          "{} \"{}\" of graph {} needs the ranks of a mesh", op_name(node.op), node.name, graph.name());
-    made[id] = op_facts(node.op).collective ? collective(node, in) : evaluate_node(graph, node, in, round_f32);
+    made[id] = evaluate_node(graph, node, in, round_f32, collective);
     if (observe) observe(node, in, made[id]);
     for (Value value : node.inputs) {
       if (value.exists() && --remaining[static_cast<size_t>(index(value.node))] == 0) {

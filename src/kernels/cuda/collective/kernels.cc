@@ -7,6 +7,7 @@
 
 #include "ir/plan.h"
 #include "kernels/cuda/collective/combine.h"
+#include "kernels/cuda/collective/product_rows.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/shape/shape.h"
@@ -191,6 +192,7 @@ constexpr KernelEntry kKernels[] = {
     {Op::kAllGather, "all_gather", accepts_always, bind_travel<call_all_gather>, journey_workspace},
     {Op::kAllToAll, "all_to_all", accepts_always, bind_travel<call_all_to_all>, journey_workspace},
     {Op::kTakePart, "take_part", accepts_always, bind_take_part},
+    {Op::kFusion, "product_rows", accepts_product_rows, bind_product_rows, product_rows_workspace},
 };
 
 }  // namespace

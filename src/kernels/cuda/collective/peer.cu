@@ -1,18 +1,12 @@
 #include <algorithm>
 
-#include "kernels/cuda/collective/peer.h"
-#include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/collective/peer.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 
 namespace octet::cuda {
 namespace {
 
 constexpr int kThreads = 256, kMaxTensors = 64;
-
-// Whether to go on polling: the host's word is read now and then.
-__device__ __forceinline__ bool waits(const int* aborted, int spins) {
-  return (spins & 4095) != 4095 || *static_cast<const volatile int*>(aborted) == 0;
-}
 
 __device__ __forceinline__ void store_release(uint32_t* to, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
@@ -61,68 +55,6 @@ __device__ __forceinline__ void store_unit(std::byte* y, int64_t bytes, int64_t 
     if (at + i < bytes) y[at + i] = static_cast<std::byte>(all >> (8 * i));
 }
 
-// A unit in a box: its words, each with the number of the call. Eight bytes arrive as a whole.
-__device__ __forceinline__ void push(std::byte* box, uint2 value, uint32_t call) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(box), "r"(value.x), "r"(call), "r"(value.y)
-               : "memory");
-}
-__device__ __forceinline__ uint2 take(const std::byte* box, uint32_t call, const int* aborted) {
-  uint32_t x, y, first, second;
-  for (int spins = 0;; ++spins) {
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(first), "=r"(y), "=r"(second)
-                 : "l"(box)
-                 : "memory");
-    if ((first == call && second == call) || !waits(aborted, spins)) return {x, y};
-  }
-}
-
-template <typename T>
-struct Accumulator {
-  using Type = float;
-};
-template <>
-struct Accumulator<double> {
-  using Type = double;
-};
-template <>
-struct Accumulator<int32_t> {
-  using Type = int32_t;
-};
-
-__device__ __forceinline__ double widened(double x) { return x; }
-__device__ __forceinline__ int32_t widened(int32_t x) { return x; }
-template <typename T>
-__device__ __forceinline__ float widened(T x) {
-  return to_float(x);
-}
-template <typename T>
-__device__ __forceinline__ T narrowed(typename Accumulator<T>::Type x) {
-  if constexpr (std::is_same_v<T, typename Accumulator<T>::Type>) {
-    return x;
-  } else {
-    return from_float<T>(x);
-  }
-}
-
-// The sum of `Words` (uint2 or uint4) of elements T.
-template <typename T, typename Words>
-struct Added {
-  static constexpr int kCount = sizeof(Words) / sizeof(T);
-  typename Accumulator<T>::Type sums[kCount];
-
-  __device__ __forceinline__ void add(const Words& words, bool first) {
-    const T* x = reinterpret_cast<const T*>(&words);
-    unroll<kCount>([&](int i) { sums[i] = first ? widened(x[i]) : sums[i] + widened(x[i]); });
-  }
-  __device__ __forceinline__ Words rounded() const {
-    Words words;
-    T* y = reinterpret_cast<T*>(&words);
-    unroll<kCount>([&](int i) { y[i] = narrowed<T>(sums[i]); });
-    return words;
-  }
-};
-
 struct SmallTensors {
   struct One {
     const std::byte* x;
@@ -137,39 +69,33 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) peer_small_kernel(PeerPads pads, SmallTensors tensors) {
   griddep_wait();
   griddep_launch_dependents();
-  PeerPad& own = *pads.pads[pads.own];
-  const uint32_t call = *static_cast<volatile uint32_t*>(&own.calls) + 1;
+  const PushCall call(pads);
   const SmallTensors::One tensor = tensors.at[blockIdx.y];
-  const auto box = [&](int rank, int from, int64_t unit) {
-    return pads.boxes[rank] + ((call & 1) * pads.size + from) * 2 * kPeerBoxBytes + 2 * tensor.box + 16 * unit;
+  const auto theirs = [&](int rank, int64_t unit) {
+    uint2 taken[1];
+    call.take(call.box(pads.own, rank, tensor.box + 8 * unit), taken);
+    return taken[0];
   };
   const int64_t units = (tensor.bytes + 7) / 8, step = static_cast<int64_t>(gridDim.x) * kThreads,
                 begin = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int64_t unit = begin; unit < units; unit += step)
     for (int hop = 1; hop < pads.size; ++hop) {
       const int rank = pads.own + hop < pads.size ? pads.own + hop : pads.own + hop - pads.size;
-      push(box(rank, pads.own, unit), load_unit(tensor.x + rank * tensor.stride, tensor.bytes, unit), call);
+      const uint2 pushed[] = {load_unit(tensor.x + rank * tensor.stride, tensor.bytes, unit)};
+      call.push(call.box(rank, pads.own, tensor.box + 8 * unit), pushed);
     }
   for (int64_t unit = begin; unit < units; unit += step) {
     const uint2 mine = load_unit(tensor.x + pads.own * tensor.stride, tensor.bytes, unit);
     if constexpr (std::is_same_v<T, std::byte>) {
       for (int rank = 0; rank < pads.size; ++rank)
-        store_unit(tensor.y + rank * tensor.bytes, tensor.bytes, unit,
-                   rank == pads.own ? mine : take(box(pads.own, rank, unit), call, pads.aborted));
+        store_unit(tensor.y + rank * tensor.bytes, tensor.bytes, unit, rank == pads.own ? mine : theirs(rank, unit));
     } else {
       Added<T, uint2> added;
-      for (int rank = 0; rank < pads.size; ++rank)
-        added.add(rank == pads.own ? mine : take(box(pads.own, rank, unit), call, pads.aborted), rank == 0);
+      for (int rank = 0; rank < pads.size; ++rank) added.add(rank == pads.own ? mine : theirs(rank, unit), rank == 0);
       store_unit(tensor.y, tensor.bytes, unit, added.rounded());
     }
   }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  __threadfence();
-  if (atomicAdd(&own.finished, 1) + 1 == gridDim.x * gridDim.y) {  // all blocks have read `calls`
-    own.finished = 0;
-    own.calls = call;
-  }
+  call.end(gridDim.x * gridDim.y);
 }
 
 template <typename T>

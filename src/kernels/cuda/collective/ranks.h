@@ -15,6 +15,8 @@ struct CUstream_st;
 
 namespace octet::cuda {
 
+struct PeerPads;  // kernels/cuda/collective/peer.h
+
 // The ranks that differ from this one in some axes only, in order of their parts. All of them make the same calls in
 // one order. A call puts its work on the stream and returns; it may be captured. Operands and results lie apart.
 class RankGroup {
@@ -39,8 +41,16 @@ class RankGroup {
   // while parts travel: of the size that scratch_bytes says, added up over the calls; device memory of their own.
   virtual void together(FunctionRef<void()> calls, std::span<std::byte> scratch) = 0;
   void together(FunctionRef<void()> calls) { together(calls, {}); }
+  // The same beside kernels that `work` puts on the stream: they make row own() of what is scattered, and read no part
+  // of y of what is gathered. In turn where there is no better way.
+  virtual void together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
+    work();
+    together(calls, scratch);
+  }
   // For a reduce_scatter of so many bytes a rank; 0: it runs in one way only.
   virtual int64_t scratch_bytes(int64_t) const { return 0; }
+  // For a kernel that pushes so many bytes to every other rank itself (PushCall), asked for each; null: it cannot here.
+  virtual const PeerPads* pads(int64_t) const { return nullptr; }
 
  private:
   int64_t size_, own_;

@@ -1,6 +1,7 @@
 // The rows of the norms: which nodes and fusions the kernels take, and where their operands are.
 #include <algorithm>
 
+#include "kernels/cuda/collective/ranks.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
@@ -50,11 +51,31 @@ struct NormPlaces : SinkPlaces {
     if (layer) bias = body.input(norm, 2), mean = body.result(norm, 1);
     rstd = body.result(norm, layer ? 2 : 1);
     if (add != nullptr) x = body.input(*add, 0), addend = body.input(*add, 1), sum = body.result(*add, 0);
+    if (chain.rank_sum == nullptr) return;
+    if (x >= 0) addend = x;  // the other operand of the sum with the residual
+    x = body.input(*chain.rank_sum, 0);
+  }
+};
+
+// The sum over ranks in front of a norm: by the norm's kernel, or by the group into the workspace. No group: none.
+struct RankSum {
+  RankGroup* group = nullptr;
+  int64_t bytes = 0;
+  bool fused = false;
+
+  const char* label() const { return fused ? "sums ranks, " : group != nullptr ? "sum of ranks, " : ""; }
+  void launch(NormForward call, const NormPlan& plan, const KernelArgs& args) const {
+    if (fused) return launch_norm_rank_sum(call, plan, *group->pads(bytes), args.stream);
+    if (group != nullptr) {
+      group->all_reduce(call.x, args.workspace.data(), call.rows * call.cols, call.dtype, args.stream);
+      call.x = args.workspace.data();
+    }
+    launch_norm(call, plan, args.stream);
   }
 };
 
 BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node& norm, const Node* quantize,
-                         const NormPlaces& where) {
+                         const NormPlaces& where, RankSum ranks = {}) {
   NormForward fixed = describe_norm(context, graph, norm);
   if (quantize != nullptr) {
     fixed.quantize.scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
@@ -62,7 +83,7 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
     fixed.quantize.formula = scale_formula(*quantize, fixed.quantize.format);
   }
   const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
-  const auto call_of = [fixed, where](const KernelArgs& args) {
+  const auto call_of = [fixed, where, summed = ranks.bytes](const KernelArgs& args) {
     NormForward call = fixed;
     call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
     call.weight = at(args.in, where.weight), call.bias = at(args.in, where.bias);
@@ -73,13 +94,16 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
     call.quantize.codes = at(args.out, where.codes), call.quantize.codes_t = at(args.out, where.codes_t);
     call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
     call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
-    call.statistics = reinterpret_cast<float*>(args.workspace.data());
+    call.statistics = reinterpret_cast<float*>(args.workspace.data() + summed);
     return call;
   };
-  return {[call_of, plan](const KernelArgs& args) { launch_norm(call_of(args), plan, args.stream); },
-          [call_of, plan](const KernelArgs& args) {
+  ranks.fused = ranks.group != nullptr && ranks.group->pads(ranks.bytes) != nullptr && fixed.dtype == DType::kBF16 &&
+                plan.kernel == NormKernel::kBlockPerRow && where.amax < 0 &&
+                (quantize == nullptr || fixed.quantize.scaling == ScaleLayout::kRow);
+  return {[call_of, plan, ranks](const KernelArgs& args) { ranks.launch(call_of(args), plan, args); },
+          [call_of, plan, ranks](const KernelArgs& args) {
             constexpr const char* kAfter[] = {"", "; transposed codes", "; tiles"};  // by NormPasses
-            return to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
+            return ranks.label() + to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
           }};
 }
 
@@ -151,7 +175,7 @@ bool same_types(const Graph& graph, const Node& node) {
                      [&](Value input) { return graph.type(input) == node.results[0]; });
 }
 
-// (add,) norm (, quantize or amax)
+// (all_reduce,) (add,) norm (, quantize or amax)
 bool accepts_norm_fusion(const Graph&, const Node& node) {
   const std::optional<Chain> chain = chain_of(node, Producer::kNorm);
   if (!chain || chain->sinks[0].column_sum != nullptr) return false;
@@ -159,6 +183,9 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
   if (!accepts_norm(body.graph(), *chain->core) || !norm_fits_registers(chain->core->results[0].shape.cols()))
     return false;
   if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
+  if (chain->rank_sum != nullptr &&
+      (chain->rank_sum->inputs.size() != 1 || chain->rank_sum->results[0] != chain->core->results[0]))
+    return false;
   const Node* quantize = chain->sinks[0].quantize;
   if (quantize == nullptr) return true;
   const ScaleLayout scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
@@ -171,13 +198,19 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
 
 int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
   const Chain chain = chain_of(node, Producer::kNorm).value();
-  return chain.sinks[0].quantize == nullptr ? 0 : 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)};
+  return (chain.sinks[0].quantize == nullptr ? 0 : 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)}) +
+         (chain.rank_sum == nullptr ? 0 : chain.rank_sum->results[0].bytes());
 }
 
 BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& node) {
   const FusionBody body(node);
   const Chain chain = chain_of(node, Producer::kNorm).value();
-  return bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain));
+  RankSum ranks;
+  if (chain.rank_sum != nullptr) {
+    ranks.group = &context.ranks().group(parse_axes(chain.rank_sum->attr<std::string>("over")));
+    ranks.bytes = chain.rank_sum->results[0].bytes();
+  }
+  return bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain), ranks);
 }
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/collective/peer.h"
 #include "kernels/cuda/norm/choose.h"
 #include "kernels/cuda/precision/quantize.h"
 
@@ -46,6 +47,10 @@ enum class NormPasses : uint8_t { kRows, kTransposeCodes, kTiles };
 NormPasses norm_passes(const NormForward& call);
 void launch_norm(const NormForward& call, const NormPlan& plan, cudaStream_t stream);
 void launch_norm_tiles(const NormForward& call, cudaStream_t stream);  // the second pass of kTiles
+
+// The same of the sum of the ranks' x, added in order of ranks and rounded: a block per row pushes its x to the others.
+// For plans of kBlockPerRow, bf16, without an amax, codes of a scale a row; pads of RankGroup::pads for all of x.
+void launch_norm_rank_sum(const NormForward& call, const NormPlan& plan, const PeerPads& pads, cudaStream_t stream);
 
 // dx from dy and the saved statistics; sum = dx (+ addend), rounded once more; amax and column sums of `sum`.
 struct NormGradient {
