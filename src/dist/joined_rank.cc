@@ -33,7 +33,7 @@ JoinedRank::~JoinedRank() {
 void JoinedRank::open(const RankIdentity& identity) {
   control_->compare("settings", options_.settings);
   const bool all = options_.mesh.ranks() == identity.size;
-  const bool mpi = all && !options_.gpus && identity.launcher != "variables" && identity.launcher != "torchrun";
+  const bool mpi = all && !options_.gpus && identity.mpi;
   // MPI's limit is later than that of the control plane, which knows more of a rank that is silent.
   ranks_ =
       mpi ? open_mpi(options_.mesh, options_.timeout + 2) : make_control_ranks(*control_, options_.mesh, identity.rank);

@@ -166,6 +166,8 @@ std::optional<RankIdentity> find_identity(const Environment& environment) {
     } else if (identity.launcher == "torchrun") {
       identity.launcher = "variables";  // the same variables, without torchrun's agent
     }
+    identity.mpi = slurm ? find(environment, {"PMIX_RANK"}).has_value()  // srun --mpi=pmix
+                         : launcher.name == std::string("mpirun") || launcher.name == std::string("PMI");
     if (const auto token = find(environment, {"OCTET_TOKEN"})) identity.token = token->text;
     find_address(environment, *rank, identity);
     return identity;

@@ -15,6 +15,7 @@ struct RankIdentity {
   std::string address;                     // host name or number of rank 0's machine
   int port = 0;                            // where rank 0 listens there
   std::string token;                       // what all ranks of this run know; empty when the launcher gives none
+  bool mpi = false;                        // the launcher serves MPI, which ends processes that start it elsewhere
   std::string launcher;                    // "torchrun", "variables" (its own, set by others), "mpirun", "Slurm", "PMI"
 };
 

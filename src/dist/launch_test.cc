@@ -73,6 +73,7 @@ TEST(FindIdentity, VariablesAndTorchrun) {
 
   found = find(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "run7"}}));  // its agent may listen at MASTER_PORT
   EXPECT_EQ(found->launcher, "torchrun");
+  EXPECT_FALSE(found->mpi);
   EXPECT_EQ(found->port, 29501);
   EXPECT_EQ(found->token, "run7");
 }
@@ -84,6 +85,7 @@ TEST(FindIdentity, Mpirun) {
   EXPECT_EQ(found->size, 2);
   EXPECT_EQ(found->local_size, 2);
   EXPECT_EQ(found->launcher, "mpirun");
+  EXPECT_TRUE(found->mpi);
   EXPECT_EQ(found->address, "127.0.0.1");
   EXPECT_EQ(found->token, "3271753729");
   EXPECT_GE(found->port, 20000);
@@ -104,6 +106,7 @@ TEST(FindIdentity, Slurm) {
   EXPECT_EQ(found->address, "node03");
   EXPECT_EQ(found->token, "4711.0");
   EXPECT_EQ(found->launcher, "Slurm");
+  EXPECT_TRUE(found->mpi);
   EXPECT_EQ(find(with(kSlurm, {{"SLURM_NODEID", "1"}}))->local_size, 2);
   found = find(with(kSlurm, {{"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "5000"}, {"OCTET_TOKEN", "t"}}));
   EXPECT_EQ(found->address, "10.0.0.7");
@@ -111,6 +114,14 @@ TEST(FindIdentity, Slurm) {
   EXPECT_EQ(found->token, "t");
   // torchrun as the one task of each node: its ranks count.
   EXPECT_EQ(find(with(kSlurm, kTorchrun))->rank, 9);
+}
+
+// MPI would end the process where srun has no PMIx for it.
+TEST(FindIdentity, SlurmServesMpiByPmix) {
+  Variables plain = kSlurm;
+  plain.erase("PMIX_RANK");
+  EXPECT_FALSE(find(plain)->mpi);
+  EXPECT_FALSE(find(with(plain, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}}))->mpi);
 }
 
 TEST(FindIdentity, ABatchScriptOrOneTaskIsNoLaunch) {
