@@ -43,15 +43,15 @@ void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, const cud
   pads != nullptr ? launch_norm_rank_sum(call, plan, *pads, stream) : launch_norm(call, plan, stream);
 }
 
-// Seconds of a call on rank 0: the median over graphs of so many. `bytes`: of the whole tensor, bf16.
+// Seconds of a call on rank 0: the median over graphs of so many; 0: there is none. `bytes`: of the whole tensor, bf16.
 double measure(const Options& options, const LocalRank& rank, cuda::RankGroup& group, size_t op, int64_t bytes,
                std::byte* x, std::byte* y) {
   using cuda::check_cuda;
+  const cuda::PeerPads* pads = op == 4 ? group.pads(bytes) : nullptr;
+  if (op == 4 && pads == nullptr) return 0;
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
   const int64_t elements = bytes / 2, part = bytes / options.ranks;
-  const cuda::PeerPads* pads = op == 4 ? group.pads(bytes) : nullptr;
-  if (op == 4 && pads == nullptr) return 0;
   const auto call = [&] {
     if (op == 4) return add_norm(x, y + bytes, y, bytes, pads, stream);
     group.together([&] {
@@ -141,7 +141,7 @@ void run_exchanges(const Options& options) {
       const double sent =
           static_cast<double>(options.kib[i]) * 1024 * (ranks - 1) / ranks * (op == 1 || op == 2 ? 1 : 2);
       fmt::print("{:<18} {:>9} {:>12.1f} {:>8.1f} {:>12.1f} {:>8.1f}\n", kNames[op], options.kib[i], 1e6 * peers[op][i],
-                 sent / peers[op][i] / 1e9, 1e6 * nccl[op][i], sent / nccl[op][i] / 1e9);
+                 sent / peers[op][i] / 1e9, 1e6 * nccl[op][i], nccl[op][i] > 0 ? sent / nccl[op][i] / 1e9 : 0);
       rows.push_back({{"op", kNames[op]},
                       {"kib", options.kib[i]},
                       {"peer_us", 1e6 * peers[op][i]},
