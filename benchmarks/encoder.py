@@ -6,7 +6,8 @@
       --requests 8000 --max-step-tokens 16384 --no-torch
 
 The two programs run in turn, --rounds times; the medians and the ratio are printed. PyTorch (where it is installed) runs
-float32 scaled_dot_product_attention and linears, texts of one length a batch, so that nothing of it is padding.
+scaled_dot_product_attention and linears, in bfloat16 where the recipe is bf16, else in float32, texts of one length a batch,
+so that nothing of it is padding.
 """
 
 import argparse
@@ -45,12 +46,13 @@ def run_octet(octet, folder, args, padded):
 
 
 def torch_rate(args):
-    """Tokens a second of the same model in PyTorch, in float32."""
+    """Tokens a second of the same model in PyTorch."""
     import torch
     from torch import nn
     from torch.nn import functional
 
     torch.set_num_threads(args.threads)
+    torch.set_default_dtype(torch.bfloat16 if args.recipe == "bf16" else torch.float32)
     torch.manual_seed(1)
     layers, hidden, heads, inner = SIZES[args.size]
 

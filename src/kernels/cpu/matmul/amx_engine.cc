@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kTileRows = 16, kTileDepth = 32, kPanel = 32;
 constexpr int64_t kTile = kTileRows * kTileDepth;  // elements, 1 KiB
-constexpr int64_t kMaxRun = 512;                   // maximum extent packed at once, see gemm.cc
+constexpr int64_t kMaxRun = 512;                   // of a stored row that is loaded at once
+constexpr int64_t kMaxDepth = 7168;                // 32 rows of it fit the room that gemm.cc has for A
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -82,13 +83,16 @@ void pack_along_depth(const MatrixView& view, int64_t outer0, int64_t count, int
   Runs<kTileRows> runs;
   const int64_t depth = round_up(ks, kTileDepth);
   for (int64_t outer = 0; outer < round_up(count, kPanel); outer += kTileRows) {
-    runs.load(view, outer0 + outer, std::clamp<int64_t>(count - outer, 0, kTileRows), k0, ks, kTileDepth);
     uint16_t* tile = to + outer / kPanel * kPanel * depth + outer % kPanel / kTileRows * kTile;
-    for (int64_t k = 0; k < depth; k += kTileDepth, tile += 2 * kTile) {
-      __m512i rows[16];
-      for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(runs.run[i] + k);
-      if (kPaired) transpose_16x16(rows);
-      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(tile + i * kTileDepth, rows[i]);
+    for (int64_t begin = 0; begin < ks; begin += kMaxRun) {
+      const int64_t length = std::min(kMaxRun, ks - begin);
+      runs.load(view, outer0 + outer, std::clamp<int64_t>(count - outer, 0, kTileRows), k0 + begin, length, kTileDepth);
+      for (int64_t k = 0; k < length; k += kTileDepth, tile += 2 * kTile) {
+        __m512i rows[16];
+        for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(runs.run[i] + k);
+        if (kPaired) transpose_16x16(rows);
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(tile + i * kTileDepth, rows[i]);
+      }
     }
   }
 }
@@ -123,17 +127,24 @@ void pack_b(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t k
                : pack_across_depth<true>(b, n0, cols, k0, ks, packed);
 }
 
-void multiply(const void* a, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
-              bool accumulate) {
-  const amx::Tiles tiles;
+// Rows 4 KiB apart lie in one set of the level 1 cache.
+int64_t stored_row(const MatrixView& a) {
+  const bool fits = a.dtype == DType::kBF16 && a.scales == nullptr && !a.transposed && a.cols % kTileDepth == 0;
+  return fits && a.cols * 2 % 4096 != 0 ? a.cols * 2 : 0;
+}
+
+void multiply(const void* a, int64_t a_row, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile,
+              int64_t ld, bool accumulate) {
   const int64_t depth = round_up(ks, kTileDepth);
-  const auto panel = [&](const void* packed, int64_t outer) -> amx::Operand {
-    return {static_cast<const uint16_t*>(packed) + outer * depth, 64, 2 * kTile, 4 * kTile};
+  const auto left = [&](int64_t outer) -> amx::Operand {
+    if (a_row > 0) return {static_cast<const std::byte*>(a) + outer * a_row, a_row, kTileRows * a_row, 2 * kTileDepth};
+    return {static_cast<const uint16_t*>(a) + outer * depth, 64, 2 * kTile, 4 * kTile};
   };
   for (int64_t j = 0; j < cols; j += kPanel) {
+    const amx::Operand right = {static_cast<const uint16_t*>(b) + j * depth, 64, 2 * kTile, 4 * kTile};
     for (int64_t i = 0; i < rows; i += kPanel) {
       amx::load_block(tile + i * ld + j, ld, accumulate);
-      amx::multiply_block(panel(a, i), panel(b, j), depth);
+      amx::multiply_block(left(i), right, depth);
       amx::store_block(tile + i * ld + j, ld);
     }
   }
@@ -149,8 +160,17 @@ bool ask_for_tiles() {
 
 const GemmEngine* amx_engine() {
   static const bool allowed = ask_for_tiles();
-  static const GemmEngine engine{
-      .mr = kPanel, .nr = kPanel, .integer_sums = false, .pack_a = pack_a, .pack_b = pack_b, .multiply = multiply};
+  static const GemmEngine engine{.mr = kPanel,
+                                 .nr = kPanel,
+                                 .depth = kMaxDepth,
+                                 .integer_sums = false,
+                                 .packed_bytes = [](int64_t ks) { return 2 * round_up(ks, kTileDepth); },
+                                 .begin = amx::begin_tiles,
+                                 .end = amx::end_tiles,
+                                 .pack_a = pack_a,
+                                 .pack_b = pack_b,
+                                 .stored_row = stored_row,
+                                 .multiply = multiply};
   return allowed ? &engine : nullptr;
 }
 

@@ -5,22 +5,24 @@
 #include <algorithm>
 #include <type_traits>
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #include "base/codec.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/simd.h"
 
 namespace octet::cpu {
 namespace {
 
-// A packed block of A [kBlockM, kBlockK], of B [kBlockK, kBlockN] and the sums [kBlockM, kBlockN] fit in L2 together.
-constexpr int64_t kBlockM = 192, kBlockN = 512, kBlockK = 512;
-constexpr int64_t kTilePadding = 16;  // floats between tile rows: avoids cache set conflicts in columns
-constexpr int64_t kScratchPerThread = (kBlockM * kBlockK + kBlockK * kBlockN + kBlockM * (kBlockN + kTilePadding)) * 4;
+// What a thread packs of A and of B, and the sums of a block, fit in L2 together.
+constexpr int64_t kBlockM = 192, kBlockN = 512;
+constexpr int64_t kBytesOfA = 448 << 10, kBytesOfB = 1 << 20;
+constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more than the engine's
+constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
+constexpr int64_t kScratchPerThread = kBytesOfA + kBytesOfB + kBlockM * (kBlockN + kTilePadding) * 4;
+// Columns whose sums stay in the L1 cache until they are stored, where the depth is packed at once: 32 x 384 x 32 by
+// AMX takes 770 cycles, and as long again to write its sums to L2.
+constexpr int64_t kStrip = 64;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -28,13 +30,20 @@ struct Blocks {
   int64_t m = kBlockM, n = kBlockN;
 };
 
-// Smaller blocks if the output has fewer maximum-size blocks than threads.
-Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64_t threads) {
-  Blocks blocks{std::min(kBlockM, round_up(rows, engine.mr)), std::min(kBlockN, round_up(cols, engine.nr))};
+// Smaller blocks if what is packed of them takes too much room, or the output has fewer blocks than threads share
+// alike.
+Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64_t depth, int64_t threads) {
+  const int64_t bytes = engine.packed_bytes(depth <= engine.depth ? depth : kDepthInTurn);
+  const auto fitting = [&](int64_t count, int64_t most, int64_t room, int64_t unit) {  // alike, as few as do
+    most = std::max(std::min(most, room / std::max<int64_t>(bytes, 1)) / unit * unit, unit);
+    const int64_t blocks = std::max<int64_t>((count + most - 1) / most, 1);
+    return std::max(round_up((count + blocks - 1) / blocks, unit), unit);
+  };
+  Blocks blocks{fitting(rows, kBlockM, kBytesOfA, engine.mr), fitting(cols, kBlockN, kBytesOfB, engine.nr)};
   auto tasks = [&] { return ((rows + blocks.m - 1) / blocks.m) * ((cols + blocks.n - 1) / blocks.n); };
   while (tasks() < threads || tasks() % threads != 0) {
-    if (tasks() >= 4 * threads) break;
-    const bool split_n = blocks.n >= 2 * blocks.m;
+    if (tasks() >= 8 * threads) break;
+    const bool split_n = blocks.n >= 4 * blocks.m;  // B is packed once for all blocks of its columns
     int64_t& side = split_n ? blocks.n : blocks.m;
     const int64_t unit = split_n ? engine.nr : engine.mr;
     if (side <= 2 * unit) break;
@@ -45,36 +54,46 @@ Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64
 
 struct NoAddend {};
 
-// bf16 by the CPU's conversion instruction if available (results below 1.2e-38 become 0, as AMX's operands do).
-template <typename Out>
-void round_run(const float* values, Out* out, int64_t count) {
-  int64_t i = 0;
-#ifdef __AVX512BF16__
-  if constexpr (std::is_same_v<Out, BF16>) {
-    for (; i + 32 <= count; i += 32) {
-      const __m512bh pair = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(values + i + 16), _mm512_loadu_ps(values + i));
-      _mm512_storeu_si512(out + i, (__m512i)pair);
-    }
+int64_t count_of(simd::Full) { return simd::kLanes; }
+int64_t count_of(simd::Part part) { return part.count; }
+
+template <typename T, typename Lanes>
+OCTET_SIMD simd::Floats load_addend(const T* from, Lanes lanes) {
+  if constexpr (std::is_same_v<T, F16>) {
+    float values[simd::kLanes] = {};
+    for (int64_t i = 0; i < count_of(lanes); ++i) values[i] = codec::decode(from[i]);
+    return simd::load(values, simd::Full{});
+  } else {
+    return simd::load(from, lanes);
   }
-#endif
-  for (; i < count; ++i) out[i] = codec::encode<Out>(values[i]);
 }
 
-// One row of the epilogue in runs that fit the L1 cache.
+// bf16 by the CPU's conversion instruction where it has one (results below 1.2e-38 become 0, as AMX's operands do).
+template <typename T, typename Lanes>
+OCTET_SIMD void store_rounded(T* to, simd::Floats values, Lanes lanes) {
+  if constexpr (std::is_same_v<T, F16>) {
+    for (int64_t i = 0; i < count_of(lanes); ++i) to[i] = codec::encode<F16>(values[i]);
+    return;
+  }
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<T, BF16> && std::is_same_v<Lanes, simd::Full>) {
+    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)values);
+    std::memcpy(static_cast<void*>(to), &rounded, sizeof rounded);
+    return;
+  }
+#endif
+  if constexpr (!std::is_same_v<T, F16>) simd::store(to, values, lanes);
+}
+
+// One row of the epilogue.
 template <bool kScaled, typename Add, typename Out>
 void store_row(const float* sums, float factor, const float* col_scale, const Add* c, Out* out, int64_t count) {
-  constexpr int64_t kRun = 256;
-  alignas(64) float run[kRun];
-  for (int64_t begin = 0; begin < count; begin += kRun) {
-    const int64_t length = std::min(kRun, count - begin);
-    for (int64_t i = 0; i < length; ++i) {
-      float value = sums[begin + i] * factor;
-      if constexpr (kScaled) value *= col_scale[begin + i];
-      if constexpr (!std::is_same_v<Add, NoAddend>) value += codec::decode(c[begin + i]);
-      run[i] = value;
-    }
-    round_run(run, out + begin, length);
-  }
+  simd::for_lanes(count, [&](int64_t i, auto lanes) {
+    simd::Floats value = simd::load(sums + i, lanes) * factor;
+    if constexpr (kScaled) value *= simd::load(col_scale + i, lanes);
+    if constexpr (!std::is_same_v<Add, NoAddend>) value += load_addend(c + i, lanes);
+    store_rounded(out + i, value, lanes);
+  });
 }
 
 // Rows [m0, m0 + rows) and columns [n0, n0 + cols) of the result, `width` columns wide.
@@ -110,38 +129,54 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
   const auto room = static_cast<int64_t>(scratch.size()) / kScratchPerThread;
   check(room >= 1, ErrorCode::kInternal, "gemm: {} bytes of scratch, needs {}", scratch.size(), kScratchPerThread);
   const int64_t threads = std::min<int64_t>(thread_count(), room);
-  const Blocks blocks = choose_blocks(engine, rows, cols, threads);
+  const Blocks blocks = choose_blocks(engine, rows, cols, depth, threads);
   const int64_t blocks_m = (rows + blocks.m - 1) / blocks.m, blocks_n = (cols + blocks.n - 1) / blocks.n;
-  const StoreTile store = choose_store(out);
+  const int64_t a_row = engine.stored_row != nullptr ? engine.stored_row(a) : 0;
+  const StoreTile choose = choose_store(out);
+  const auto store = [&](float* tile, int64_t ld, int64_t m0, int64_t m, int64_t n0, int64_t n) {
+    for (int64_t row = 0; engine.integer_sums && row < m; ++row) {
+      float* sums = tile + row * ld;
+      for (int64_t i = 0; i < n; ++i) sums[i] = static_cast<float>(std::bit_cast<int32_t>(sums[i]));
+    }
+    choose(out, tile, ld, m0, m, n0, n, cols);
+  };
   parallel_threads([&](int thread, int running) {
     const int64_t workers = std::min<int64_t>(threads, running);
     if (thread >= workers) return;
-    std::byte* base = scratch.data() + thread * kScratchPerThread;
-    void* packed_a = base;
-    void* packed_b = base + kBlockM * kBlockK * 4;
-    auto* tile = reinterpret_cast<float*>(base + (kBlockM * kBlockK + kBlockK * kBlockN) * 4);
-    const int64_t tasks = blocks_m * blocks_n;
-    for (int64_t task = tasks * thread / workers; task < tasks * (thread + 1) / workers; ++task) {
+    std::byte *packed_a = scratch.data() + thread * kScratchPerThread, *packed_b = packed_a + kBytesOfA;
+    auto* tile = reinterpret_cast<float*>(packed_b + kBytesOfB);
+    const int64_t tasks = blocks_m * blocks_n, first = tasks * thread / workers;
+    if (engine.begin != nullptr) engine.begin();
+    for (int64_t task = first; task < tasks * (thread + 1) / workers; ++task) {
       const int64_t m0 = task % blocks_m * blocks.m, n0 = task / blocks_m * blocks.n;
       const int64_t m = std::min(blocks.m, rows - m0), n = std::min(blocks.n, cols - n0);
+      if (depth <= engine.depth) {
+        const int64_t stored = a_row > 0 ? m / engine.mr * engine.mr : 0;  // rows that are read where they lie
+        if (stored < m) engine.pack_a(a, m0 + stored, m - stored, 0, depth, packed_a);
+        // The next block of the same columns reuses the packed B.
+        if (task % blocks_m == 0 || task == first) engine.pack_b(b, n0, n, 0, depth, packed_b);
+        const int64_t bytes = engine.packed_bytes(depth), ld = kStrip + kTilePadding;
+        for (int64_t i = 0; i < m; i += engine.mr) {
+          const std::byte* left =
+              i < stored ? static_cast<const std::byte*>(a.data) + (m0 + i) * a_row : packed_a + (i - stored) * bytes;
+          for (int64_t j = 0; j < n; j += kStrip) {
+            const int64_t height = std::min(engine.mr, m - i), width = std::min(kStrip, n - j);
+            engine.multiply(left, i < stored ? a_row : 0, height, packed_b + j * bytes, width, depth, tile, ld, false);
+            store(tile, ld, m0 + i, height, n0 + j, width);
+          }
+        }
+        continue;
+      }
       const int64_t ld = round_up(n, engine.nr) + kTilePadding;
-      for (int64_t k0 = 0; k0 < depth; k0 += kBlockK) {
-        const int64_t ks = std::min(kBlockK, depth - k0);
+      for (int64_t k0 = 0; k0 < depth; k0 += kDepthInTurn) {
+        const int64_t ks = std::min(kDepthInTurn, depth - k0);
         engine.pack_a(a, m0, m, k0, ks, packed_a);
-        // If K is one block, the next block of the same columns reuses the packed B.
-        if (depth > kBlockK || task % blocks_m == 0 || task == tasks * thread / workers) {
-          engine.pack_b(b, n0, n, k0, ks, packed_b);
-        }
-        engine.multiply(packed_a, m, packed_b, n, ks, tile, ld, k0 > 0);
+        engine.pack_b(b, n0, n, k0, ks, packed_b);
+        engine.multiply(packed_a, 0, m, packed_b, n, ks, tile, ld, k0 > 0);
       }
-      if (engine.integer_sums) {
-        for (int64_t row = 0; row < m; ++row) {
-          float* sums = tile + row * ld;
-          for (int64_t i = 0; i < n; ++i) sums[i] = static_cast<float>(std::bit_cast<int32_t>(sums[i]));
-        }
-      }
-      store(out, tile, ld, m0, m, n0, n, cols);
+      store(tile, ld, m0, m, n0, n);
     }
+    if (engine.end != nullptr) engine.end();
   });
 }
 

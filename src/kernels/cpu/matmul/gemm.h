@@ -31,14 +31,21 @@ StoreTile choose_store(const GemmOutput& out);
 // zero-padded; the layout inside a panel is defined by the engine.
 struct GemmEngine {
   int64_t mr, nr;
-  bool integer_sums;  // the tile holds int32
+  int64_t depth;                        // the most that is packed at once
+  bool integer_sums;                    // the tile holds int32
+  int64_t (*packed_bytes)(int64_t ks);  // of one row of A, one column of B
+  // Around a thread's calls of multiply; null: nothing to do.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
   // Rows [m0, m0 + rows) of the operand, depth [k0, k0 + ks).
   void (*pack_a)(const MatrixView& a, int64_t m0, int64_t rows, int64_t k0, int64_t ks, void* to);
   void (*pack_b)(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t ks, void* to);
-  // tile [rows rounded up to mr, ld] (+)= panels of A times panels of B, ld >= cols rounded
-  // up to nr.
-  void (*multiply)(const void* a, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
-                   bool accumulate);
+  // Bytes from one row of A to the next where multiply reads A as it is stored, whole panels of it; 0: packed only.
+  int64_t (*stored_row)(const MatrixView& a) = nullptr;
+  // tile [rows rounded up to mr, ld] (+)= panels of A times panels of B, ld >= cols rounded up to nr. `a_row`: of
+  // stored_row, 0 where A is packed.
+  void (*multiply)(const void* a, int64_t a_row, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile,
+                   int64_t ld, bool accumulate);
 };
 
 // Float32 in portable vector code: every type is converted while packing.

@@ -90,6 +90,14 @@ BoundKernel bind_own(const Graph& graph, const Node& node) {
   };
 }
 
+// Where ours takes 0.65 to 1.1 of oneDNN's time: of fewer rows it takes up to 1.4.
+BoundKernel bind_amx(const Graph& graph, const Node& node) {
+  constexpr int64_t kRows = 512;
+  const Product product(graph, node);
+  const bool bf16 = product.a_dtype == DType::kBF16 && product.b_dtype == DType::kBF16;
+  return bf16 && amx_engine() != nullptr && product.m >= kRows ? bind_own(graph, node) : nullptr;
+}
+
 BoundKernel bind_onednn(const Graph& graph, const Node& node) {
   const Product product(graph, node);
   const DType a = product.a_dtype, out = node.results[0].dtype;
@@ -208,6 +216,7 @@ BoundKernel bind_scaled(const Graph& graph, const Node& node) {
 
 std::vector<KernelEntry> matmul_kernels() {
   return {{Op::kMatmul, "matmul_gemv", bind_gemv},
+          {Op::kMatmul, "matmul_amx", bind_amx},
           {Op::kMatmul, "matmul_onednn", bind_onednn},
           {Op::kMatmul, "matmul_blocked", bind_own},
           {Op::kScaledMatmul, "scaled_matmul_int8", bind_int8},

@@ -113,7 +113,7 @@ void multiply_panels(const typename Panels::Element* a, const typename Panels::E
 }
 
 template <typename Panels>
-void multiply(const void* a, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
+void multiply(const void* a, int64_t, int64_t rows, const void* b, int64_t cols, int64_t ks, float* tile, int64_t ld,
               bool accumulate) {
   using Element = typename Panels::Element;
   const int64_t depth = (ks + Panels::kDepth - 1) / Panels::kDepth;
@@ -126,9 +126,16 @@ void multiply(const void* a, int64_t rows, const void* b, int64_t cols, int64_t 
 }
 
 template <typename Panels>
+int64_t packed_bytes(int64_t ks) {
+  return (ks + Panels::kDepth - 1) / Panels::kDepth * static_cast<int64_t>(sizeof(typename Panels::Element));
+}
+
+template <typename Panels>
 constexpr GemmEngine kEngine{.mr = kRows,
                              .nr = kCols,
+                             .depth = kRun,
                              .integer_sums = std::is_integral_v<typename Panels::Element>,
+                             .packed_bytes = packed_bytes<Panels>,
                              .pack_a = pack_a<Panels>,
                              .pack_b = pack_b<Panels>,
                              .multiply = multiply<Panels>};
