@@ -283,7 +283,13 @@ void check_shared(Communicator& ranks, const std::string& folder) {
   };
   const std::string mark = folder + do_together(&ranks, put_mark)[0];
   const auto look = [&] { return path_exists(mark) ? "" : host_name(); };
-  const std::vector<std::string> blind = do_together(&ranks, look);  // their hosts
+  std::vector<std::string> blind;  // their hosts
+  try {
+    blind = do_together(&ranks, look);
+  } catch (...) {  // a rank that has all answers already may refuse while others wait for theirs
+    if (first) remove_path(mark);
+    throw;
+  }
   if (first) remove_path(mark);
   for (size_t rank = 0; rank < blind.size(); ++rank)
     check(blind[rank].empty(), ErrorCode::kNotFound,
