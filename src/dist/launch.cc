@@ -18,28 +18,32 @@ struct Launcher {
   const char* name;
   Names rank, size, local_rank, local_size;
   Names job;  // a name of the run that all its ranks see
+  Names mpi;  // one is set where the launcher serves MPI
 };
 
 const std::array kLaunchers = {
-    Launcher{"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}, {"TORCHELASTIC_RUN_ID"}},
+    Launcher{"torchrun", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}, {"TORCHELASTIC_RUN_ID"}, {}},
     Launcher{"mpirun",
              {"OMPI_COMM_WORLD_RANK"},
              {"OMPI_COMM_WORLD_SIZE"},
              {"OMPI_COMM_WORLD_LOCAL_RANK"},
              {"OMPI_COMM_WORLD_LOCAL_SIZE"},
-             {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+             {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+             {"OMPI_COMM_WORLD_RANK"}},
     Launcher{"Slurm",
              {"SLURM_PROCID"},
              {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
              {"SLURM_LOCALID"},
              {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"},
-             {"SLURM_JOB_ID"}},
+             {"SLURM_JOB_ID"},
+             {"PMIX_RANK"}},  // srun --mpi=pmix
     Launcher{"PMI",
              {"PMI_RANK", "PMIX_RANK"},
              {"PMI_SIZE"},
              {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
              {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"},
-             {"PMI_JOBID", "PMIX_NAMESPACE"}},
+             {"PMI_JOBID", "PMIX_NAMESPACE"},
+             {"PMI_RANK", "PMIX_RANK"}},
 };
 
 struct Variable {
@@ -166,8 +170,7 @@ std::optional<RankIdentity> find_identity(const Environment& environment) {
     } else if (identity.launcher == "torchrun") {
       identity.launcher = "variables";  // the same variables, without torchrun's agent
     }
-    identity.mpi = slurm ? find(environment, {"PMIX_RANK"}).has_value()  // srun --mpi=pmix
-                         : launcher.name == std::string("mpirun") || launcher.name == std::string("PMI");
+    identity.mpi = find(environment, launcher.mpi).has_value();
     if (const auto token = find(environment, {"OCTET_TOKEN"})) identity.token = token->text;
     find_address(environment, *rank, identity);
     return identity;
