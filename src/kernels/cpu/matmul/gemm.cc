@@ -20,9 +20,6 @@ constexpr int64_t kBytesOfA = 448 << 10, kBytesOfB = 1 << 20;
 constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more than the engine's
 constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
 constexpr int64_t kScratchPerThread = kBytesOfA + kBytesOfB + kBlockM * (kBlockN + kTilePadding) * 4;
-// Columns whose sums stay in the L1 cache until they are stored, where the depth is packed at once: 32 x 384 x 32 by
-// AMX takes 770 cycles, and as long again to write its sums to L2.
-constexpr int64_t kStrip = 64;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -150,24 +147,22 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
     for (int64_t task = first; task < tasks * (thread + 1) / workers; ++task) {
       const int64_t m0 = task % blocks_m * blocks.m, n0 = task / blocks_m * blocks.n;
       const int64_t m = std::min(blocks.m, rows - m0), n = std::min(blocks.n, cols - n0);
-      if (depth <= engine.depth) {
+      const int64_t ld = round_up(n, engine.nr) + kTilePadding;
+      if (depth <= engine.depth) {  // panel after panel of rows, whose sums are stored at once
         const int64_t stored = a_row > 0 ? m / engine.mr * engine.mr : 0;  // rows that are read where they lie
         if (stored < m) engine.pack_a(a, m0 + stored, m - stored, 0, depth, packed_a);
         // The next block of the same columns reuses the packed B.
         if (task % blocks_m == 0 || task == first) engine.pack_b(b, n0, n, 0, depth, packed_b);
-        const int64_t bytes = engine.packed_bytes(depth), ld = kStrip + kTilePadding;
+        const int64_t bytes = engine.packed_bytes(depth);
         for (int64_t i = 0; i < m; i += engine.mr) {
           const std::byte* left =
               i < stored ? static_cast<const std::byte*>(a.data) + (m0 + i) * a_row : packed_a + (i - stored) * bytes;
-          for (int64_t j = 0; j < n; j += kStrip) {
-            const int64_t height = std::min(engine.mr, m - i), width = std::min(kStrip, n - j);
-            engine.multiply(left, i < stored ? a_row : 0, height, packed_b + j * bytes, width, depth, tile, ld, false);
-            store(tile, ld, m0 + i, height, n0 + j, width);
-          }
+          const int64_t height = std::min(engine.mr, m - i);
+          engine.multiply(left, i < stored ? a_row : 0, height, packed_b, n, depth, tile, ld, false);
+          store(tile, ld, m0 + i, height, n0, n);
         }
         continue;
       }
-      const int64_t ld = round_up(n, engine.nr) + kTilePadding;
       for (int64_t k0 = 0; k0 < depth; k0 += kDepthInTurn) {
         const int64_t ks = std::min(kDepthInTurn, depth - k0);
         engine.pack_a(a, m0, m, k0, ks, packed_a);
