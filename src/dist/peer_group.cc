@@ -138,7 +138,7 @@ std::vector<const void*> PeerGroup::sources(const Call& call) const {
 
 // Operands are read where they lie, after a barrier; before the next one nothing may overwrite them. Gathers go by the
 // copy engines, and beside kernels parts of sums do too, which are then added up here: no multiprocessor waits for
-// them.
+// them. `work` runs on the calls' stream while all that travels does so on another.
 bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scratch, Work work) {
   if (!alike_) return false;
   check_running();

@@ -121,7 +121,9 @@ bool read_norm(const Members& m, Chain& chain, size_t& used) {
   for (const Node* sum : m.all(Op::kAllReduce)) {
     const Node& reader = chain.residual != nullptr ? *chain.residual : *chain.core;
     const bool read = m.reads(reader, 0, sum) || (chain.residual != nullptr && m.reads(reader, 1, sum));
-    if (chain.producer != Producer::kNorm || chain.rank_sum != nullptr || !read) return false;
+    if (chain.producer != Producer::kNorm || chain.rank_sum != nullptr || !read || sum->inputs.size() != 1 ||
+        sum->attr<std::string>("reduction") != "sum")
+      return false;
     chain.rank_sum = sum, ++used;
   }
   return true;

@@ -67,7 +67,7 @@ struct Chain {
   const Node* core = nullptr;      // the norm, activation, gradient or rope; of kGatedGrad what makes dgate
   const Node* bias = nullptr;      // add before an activation: bias->inputs[1] is [C]
   const Node* residual = nullptr;  // add before a norm or after its gradient
-  const Node* rank_sum = nullptr;  // all_reduce, read by the residual, or the norm where there is none
+  const Node* rank_sum = nullptr;  // all_reduce by a sum, read by the residual, or the norm where there is none
   const Node* product = nullptr;   // kGated: mul; a squared activation: mul(act, act); kGatedGrad: what makes dup
   const Node* dact = nullptr;      // kGatedGrad: dy * up; a squared activation's gradient: dy act + dy act
   const Node* remade = nullptr;    // gradients: the activation made again from its input

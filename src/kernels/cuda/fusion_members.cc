@@ -8,10 +8,6 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 struct Operand {
   enum class From : uint8_t { kAbsent, kInput, kResult, kWorkspace } from = From::kAbsent;
   size_t index = 0;       // of kInput and kResult

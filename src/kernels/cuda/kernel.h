@@ -33,6 +33,9 @@ struct KernelArgs {
   cudaStream_t stream = nullptr;
 };
 
+// Where the next piece of the workspace begins behind so many bytes.
+constexpr int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 // Operand i of a kernel's arguments, -1: null.
 inline void* at(std::span<const Tensor> tensors, int i) {
   return i < 0 ? nullptr : tensors[static_cast<size_t>(i)].data;

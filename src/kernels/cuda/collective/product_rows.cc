@@ -2,6 +2,7 @@
 // rows that are theirs, multiplied first, travel to them. The parts are the same in turn: so are the bits.
 #include "kernels/cuda/collective/product_rows.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "ir/plan.h"
@@ -13,9 +14,6 @@
 
 namespace octet::cuda {
 namespace {
-
-constexpr int64_t kAlignment = 256;
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // The product on rows [first, first + rows), alone in a graph.
 struct Part {
@@ -148,7 +146,9 @@ bool accepts_product_rows(const Graph&, const Node& node) {
   const FusionBody body(node);
   const bool gathers = exchange->op == Op::kAllGather && body.reads(*product, 0, *exchange),
              scatters = exchange->op == Op::kReduceScatter && body.reads(*exchange, 0, *product);
-  return (gathers || scatters) && exchange->attr<int64_t>("axis") == 0 && !product->attr<bool>("trans_a") &&
+  if (!gathers && !scatters) return false;
+  const Layout& parts = gathers ? node.body->layout(exchange->inputs[0]) : exchange->layouts.at(0);
+  return parts.outer(0) == 1 && exchange->attr<int64_t>("axis") == 0 && !product->attr<bool>("trans_a") &&
          body.result(gathers ? *product : *exchange, 0) >= 0 &&
          (product->op == Op::kMatmul || node.body->shape(product->inputs[1]).elements() == 1);
 }

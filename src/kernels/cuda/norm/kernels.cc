@@ -183,9 +183,7 @@ bool accepts_norm_fusion(const Graph&, const Node& node) {
   if (!accepts_norm(body.graph(), *chain->core) || !norm_fits_registers(chain->core->results[0].shape.cols()))
     return false;
   if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
-  if (chain->rank_sum != nullptr &&
-      (chain->rank_sum->inputs.size() != 1 || chain->rank_sum->results[0] != chain->core->results[0]))
-    return false;
+  if (chain->rank_sum != nullptr && chain->rank_sum->results[0] != chain->core->results[0]) return false;
   const Node* quantize = chain->sinks[0].quantize;
   if (quantize == nullptr) return true;
   const ScaleLayout scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));

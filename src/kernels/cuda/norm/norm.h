@@ -8,11 +8,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collective/peer.h"
 #include "kernels/cuda/norm/choose.h"
 #include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
+
+struct PeerPads;  // kernels/cuda/collective/peer.h
 
 struct NormQuantize {
   ScaleLayout scaling = ScaleLayout::kTensor;  // no kTile128
