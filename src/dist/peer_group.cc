@@ -5,17 +5,12 @@
 
 #include "base/error.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/shape/shape.h"
 
 namespace octet {
 
 using cuda::check_cuda;
-
-namespace {
-
-int64_t with_gap(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-}  // namespace
 
 PeerGroup::PeerGroup(std::unique_ptr<cuda::RankGroup> others, PeerMemory& memory, std::vector<int32_t> members,
                      bool alike)
@@ -33,7 +28,9 @@ PeerGroup::PeerGroup(std::unique_ptr<cuda::RankGroup> others, PeerMemory& memory
     pads_.pads[i] = reinterpret_cast<cuda::PeerPad*>(pad_->at[i]);
     pads_.boxes[i] = pad_->at[i] + cuda::kPeerPadBytes;
   }
-  check_cuda(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "making a stream");
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading priorities");
+  check_cuda(cudaStreamCreateWithPriority(&beside_, cudaStreamNonBlocking, greatest), "making a stream");
   for (cudaEvent_t* event : {&begun_, &copied_})
     check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
 }
@@ -79,7 +76,7 @@ void PeerGroup::together_beside(FunctionRef<void()> work, FunctionRef<void()> ca
   run(all, scratch);
 }
 
-int64_t PeerGroup::scratch_bytes(int64_t bytes) const { return alike_ ? (size() - 1) * with_gap(bytes) : 0; }
+int64_t PeerGroup::scratch_bytes(int64_t bytes) const { return alike_ ? (size() - 1) * cuda::aligned(bytes) : 0; }
 
 void PeerGroup::add(const Call& call) {
   calls_.push_back(call);
@@ -137,8 +134,8 @@ std::vector<const void*> PeerGroup::sources(const Call& call) const {
 }
 
 // Operands are read where they lie, after a barrier; before the next one nothing may overwrite them. Gathers go by the
-// copy engines, and beside kernels parts of sums do too, which are then added up here: no multiprocessor waits for
-// them. `work` runs on the calls' stream while all that travels does so on another.
+// copy engines, and beside kernels parts of sums do too, which are then added up here: no SM waits for them. `work`
+// runs on the calls' stream while barriers and copies do so on another, whose blocks go first.
 bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scratch, Work work) {
   if (!alike_) return false;
   check_running();
@@ -157,53 +154,51 @@ bool PeerGroup::run_large(std::span<const Call> calls, std::span<std::byte> scra
   if (work != nullptr && wanted > 0 && !beside) return false;
   const bool gathers = std::ranges::any_of(calls, [](const Call& call) { return !call.sums(); });
   const Stream stream = calls.front().stream, travels = work != nullptr ? beside_ : stream;
-  const auto begin_beside = [&] {
+  if (gathers || work != nullptr) {
     check_cuda(cudaEventRecord(begun_, stream), "recording an event");
     check_cuda(cudaStreamWaitEvent(beside_, begun_, 0), "ordering two streams");
-  };
-  if (gathers && work == nullptr) begin_beside();
-  cuda::launch_peer_barrier(pads_, stream);
-  if (work != nullptr) begin_beside();
+  }
+  for (size_t i = 0; i < calls.size(); ++i) {  // a kernel beside the barrier copies the own part
+    const int64_t bytes = calls[i].bytes;
+    std::byte* to = static_cast<std::byte*>(calls[i].y) + own() * bytes;
+    if (!calls[i].sums())
+      cuda::launch_copy_block(all[i][static_cast<size_t>(own())], bytes, to, bytes, 1, bytes, beside_);
+  }
+  cuda::launch_peer_barrier(pads_, travels);
   std::byte* at = scratch.data();
   for (size_t i = 0; i < calls.size(); ++i) {
     std::vector<const void*>& from = all[i];
     if (!calls[i].sums()) {
-      gather(calls[i], from, travels);
+      copy_others(calls[i], from, travels);
     } else if (!beside) {
-      cuda::launch_peer_sum(calls[i].dtype, from, calls[i].y, calls[i].bytes, stream);
+      cuda::launch_peer_sum(calls[i].dtype, from, calls[i].y, calls[i].bytes, false, stream);
     } else {
       for (int64_t hop = 1; hop < size(); ++hop) {
         const void*& part = from[static_cast<size_t>((own() + hop) % size())];
         check_cuda(cudaMemcpyAsync(at, part, static_cast<size_t>(calls[i].bytes), cudaMemcpyDefault, travels),
                    "copying from a peer");
         part = at;
-        at += with_gap(calls[i].bytes);
+        at += cuda::aligned(calls[i].bytes);
       }
     }
   }
   if (work != nullptr) (*work)();
+  cuda::launch_peer_barrier(pads_, travels);
   if (gathers || work != nullptr) {
     check_cuda(cudaEventRecord(copied_, beside_), "recording an event");
     check_cuda(cudaStreamWaitEvent(stream, copied_, 0), "ordering two streams");
   }
-  cuda::launch_peer_barrier(pads_, stream);
   for (size_t i = 0; beside && i < calls.size(); ++i)
-    if (calls[i].sums()) cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, stream);
+    if (calls[i].sums()) cuda::launch_peer_sum(calls[i].dtype, all[i], calls[i].y, calls[i].bytes, true, stream);
   return true;
 }
 
-// The own part by a kernel on a stream of its own, beside the others' on the stream given, or behind them.
-void PeerGroup::gather(const Call& call, const std::vector<const void*>& from, Stream stream) {
-  for (int64_t hop = 1; hop <= size(); ++hop) {
+void PeerGroup::copy_others(const Call& call, const std::vector<const void*>& from, Stream stream) {
+  for (int64_t hop = 1; hop < size(); ++hop) {
     const int64_t rank = (own() + hop) % size();
-    std::byte* to = static_cast<std::byte*>(call.y) + rank * call.bytes;
-    const void* part = from[static_cast<size_t>(rank)];
-    if (rank == own()) {
-      cuda::launch_copy_block(part, call.bytes, to, call.bytes, 1, call.bytes, beside_);
-    } else {
-      check_cuda(cudaMemcpyAsync(to, part, static_cast<size_t>(call.bytes), cudaMemcpyDefault, stream),
-                 "copying from a peer");
-    }
+    check_cuda(cudaMemcpyAsync(static_cast<std::byte*>(call.y) + rank * call.bytes, from[static_cast<size_t>(rank)],
+                               static_cast<size_t>(call.bytes), cudaMemcpyDefault, stream),
+               "copying from a peer");
   }
 }
 

@@ -48,7 +48,7 @@ class PeerGroup final : public cuda::RankGroup {
   bool run_large(std::span<const Call> calls, std::span<std::byte> scratch, Work work = nullptr);
   void run_others(std::span<const Call> calls);
   std::vector<const void*> sources(const Call& call) const;  // by rank, what this one reads; empty: out of reach
-  void gather(const Call& call, const std::vector<const void*>& from, Stream stream);
+  void copy_others(const Call& call, const std::vector<const void*>& from, Stream stream);
 
   std::unique_ptr<cuda::RankGroup> others_;
   PeerMemory& memory_;
@@ -58,7 +58,7 @@ class PeerGroup final : public cuda::RankGroup {
   cuda::PeerPads pads_;
   bool collecting_ = false;
   std::vector<Call> calls_;
-  cudaStream_t beside_ = nullptr;  // of the own part, while the others' come
+  cudaStream_t beside_ = nullptr;  // of own parts, and of all that travels beside kernels
   cudaEvent_t begun_ = nullptr, copied_ = nullptr;
 };
 

@@ -77,7 +77,7 @@ Target h200_target() {
                                      {DType::kE4M3, DType::kI4, "wgmma_x8", 128, 128},
                                      {DType::kBF16, DType::kI4, "wgmma_x16", 128, 128}}};
   using enum FusionPart;
-  target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
+  target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize, kRankSum});
   target.allow(Producer::kNormGrad, {kResidual, kAmax, kColumnSum});
   target.allow(Producer::kActivation, {kCore, kBias, kAmax, kQuantize, kColumns});
   target.allow(Producer::kActivationGrad, {kCore, kAmax, kQuantize, kColumnSum});
@@ -85,7 +85,7 @@ Target h200_target() {
   target.allow(Producer::kGatedGrad, {kCore, kAmax, kQuantize});
   target.allow(Producer::kRope, {kAmax});
   target.allow(Producer::kPlain, {kAmax, kQuantize, kColumnSum, kScale});
-  target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices});
+  target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices, kRankRows});
   target.allow(Producer::kScatterRows, {kCore, kRope, kColumns});
   target.allow(Producer::kUpdate, {kOptimizer, kUpdateScales, kMaximum});
   for (const auto& [tokens, out, in, linears, microseconds] : kMeasured) {

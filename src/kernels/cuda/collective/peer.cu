@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(kThreads) peer_small_kernel(PeerPads pads, Sma
       store_unit(tensor.y, tensor.bytes, unit, added.rounded());
     }
   }
-  call.end(gridDim.x * gridDim.y);
+  const uint32_t blocks = gridDim.x * gridDim.y;
+  call.end(call.arrive(blocks), blocks);
 }
 
 template <typename T>
@@ -125,12 +126,11 @@ struct Sources {
   const uint4* x[kMaxPeers];
 };
 
-constexpr int kSumThreads = 512, kSumBlocks = 32, kInFlight = 4;  // vectors of a thread and rank
+// As many blocks as peers' memory needs, and one's own. kInFlight: vectors of a thread and rank.
+constexpr int kSumThreads = 512, kPeerSumBlocks = 32, kOwnSumBlocks = 264, kInFlight = 4;
 
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads) peer_sum_kernel(Sources sources, int ranks, uint4* y, int64_t vectors) {
-  griddep_wait();
-  griddep_launch_dependents();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kSumThreads;
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x; begin < vectors;
        begin += kInFlight * step) {
@@ -178,11 +178,12 @@ void launch_peer_rows_small(const PeerPads& pads, std::span<const PeerTensor> al
   launch_small<std::byte>(pads, all, stream);
 }
 
-void launch_peer_sum(DType dtype, std::span<const void* const> x, void* y, int64_t bytes, cudaStream_t stream) {
+void launch_peer_sum(DType dtype, std::span<const void* const> x, void* y, int64_t bytes, bool own,
+                     cudaStream_t stream) {
   Sources sources = {};
   for (size_t i = 0; i < x.size(); ++i) sources.x[i] = static_cast<const uint4*>(x[i]);
   const int64_t vectors = bytes / 16, wanted = (vectors + kSumThreads - 1) / kSumThreads;
-  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, kSumBlocks));
+  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, own ? kOwnSumBlocks : kPeerSumBlocks));
   of_sum(dtype, [&](auto type) {
     peer_sum_kernel<decltype(type)>
         <<<blocks, kSumThreads, 0, stream>>>(sources, static_cast<int>(x.size()), static_cast<uint4*>(y), vectors);

@@ -53,15 +53,18 @@ struct PushCall {
     }
   }
 
-  // By all threads, when they have taken what they wait for.
-  __device__ __forceinline__ void end(uint32_t blocks) const {
+  // By all threads, when they have taken what they wait for: what end() is given, by thread 0. No fence: what a block
+  // has read of `calls` and of boxes it has used by now.
+  __device__ __forceinline__ uint32_t arrive(uint32_t blocks) const {
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    if (atomicAdd(&own.finished, 1) + 1 == blocks) {  // all blocks have read `calls`
-      own.finished = 0;
-      own.calls = number;
-    }
+    if (threadIdx.x != 0) return 0;
+    return blocks == 1 ? 1 : atomicAdd(&own.finished, 1) + 1;
+  }
+  // Some way behind it, for an atomic takes its time.
+  __device__ __forceinline__ void end(uint32_t arrived, uint32_t blocks) const {
+    if (arrived != blocks) return;
+    own.finished = 0;
+    own.calls = number;
   }
 };
 

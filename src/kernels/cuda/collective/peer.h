@@ -54,6 +54,8 @@ void launch_peer_sum_small(const PeerPads& pads, DType dtype, std::span<const Pe
 void launch_peer_rows_small(const PeerPads& pads, std::span<const PeerTensor> all, cudaStream_t stream);
 
 // y = the sum of the ranks' x, as above: x [size] in order of ranks, of `bytes` each, multiples of 16 and aligned so.
-void launch_peer_sum(DType dtype, std::span<const void* const> x, void* y, int64_t bytes, cudaStream_t stream);
+// `own`: all of them lie in this device's memory, whose bandwidth takes all SMs.
+void launch_peer_sum(DType dtype, std::span<const void* const> x, void* y, int64_t bytes, bool own,
+                     cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -48,10 +48,11 @@ __global__ void __launch_bounds__(1024)
       part.take(row, g, sum, addend[g]);
     }
   });
+  const uint32_t arrived = call.arrive(gridDim.x);
   float mean, rstd;
   part.statistics(row, mean, rstd, [] {});
   part.finish(row, rstd, channels);
-  call.end(gridDim.x);
+  call.end(arrived, gridDim.x);
 }
 
 }  // namespace
