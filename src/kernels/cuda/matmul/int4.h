@@ -13,6 +13,7 @@
 namespace octet::cuda {
 
 inline constexpr int64_t kInt4Rows = 128, kInt4Depth = 128;  // weight rows and K of a tile; N and K are multiples
+inline constexpr int kInt4Splits = 6;                        // the most blocks that share K
 
 // y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
 // sums in float32, rounded once.

@@ -8,7 +8,7 @@ namespace octet::cuda {
 
 // Measured on an H200 with N and K of 4096, 6144 and 14336: clusters of a power of two fill the device worst.
 Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
-  constexpr int64_t kMostSplits = 6, kMostStages = 8;
+  constexpr int64_t kMostStages = 8;
   Int4Plan plan;
   while (plan.tokens < 128 && plan.tokens < p.m) plan.tokens *= 2;
   const int64_t tiles = (p.m + plan.tokens - 1) / plan.tokens * (p.n / kInt4Rows), steps = p.k / kInt4Depth;
@@ -16,7 +16,7 @@ Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
   int64_t splits = plan.tokens <= 32 ? 3 * sms / 2 / tiles : 3 * sms / 4 / tiles;
   if (splits <= 1) splits = plan.tokens <= 32 ? 17 * sms * per_sm / 20 / tiles : sms / tiles;
   plan.splits =
-      static_cast<int>(std::clamp<int64_t>(splits, 1, std::min(kMostSplits, std::max<int64_t>(steps / 4, 1))));
+      static_cast<int>(std::clamp<int64_t>(splits, 1, std::min<int64_t>(kInt4Splits, std::max<int64_t>(steps / 4, 1))));
   const int64_t resident = std::min(per_sm, (tiles * plan.splits + sms - 1) / sms);
   const int64_t shared = std::min(kSharedBytesPerSm / resident - (2 << 10), kSharedBytesPerBlock - (1 << 10));
   const int64_t stage = int4_stage_bytes(plan.tokens, p.dtype, std::min(p.group, kInt4Depth));

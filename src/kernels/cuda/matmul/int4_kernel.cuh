@@ -205,20 +205,21 @@ __device__ __forceinline__ void multiply_tiles(uint32_t base, int stages, int st
   }
 }
 
-// Four neighbouring columns of a row of y.
-__device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, int64_t col, float4 sum) {
-  float y[4] = {sum.x, sum.y, sum.z, sum.w};
-  if (p.x_scale != nullptr) {
-    const float scale = p.x_scale[p.x_scale_rows ? row : 0];
-    unroll<4>([&](int i) { y[i] *= scale; });
+// What the sums of four neighbouring columns of a row of y become.
+struct Epilogue {
+  float scale = 1, c[4] = {}, bias[4] = {};
+
+  Epilogue() = default;
+  __device__ __forceinline__ Epilogue(const Int4Product& p, int64_t row, int64_t col) {
+    if (p.x_scale != nullptr) scale = p.x_scale[p.x_scale_rows ? row : 0];
+    if (p.c != nullptr) load({const_cast<void*>(p.c), p.out_dtype}, row * p.n + col, c);
+    if (p.bias != nullptr) load({const_cast<void*>(p.bias), p.bias_dtype}, col, bias);
   }
-  const auto add = [&](const void* data, DType dtype, int64_t at) {
-    float more[4];
-    load({const_cast<void*>(data), dtype}, at, more);
-    unroll<4>([&](int i) { y[i] += more[i]; });
-  };
-  if (p.c != nullptr) add(p.c, p.out_dtype, row * p.n + col);
-  if (p.bias != nullptr) add(p.bias, p.bias_dtype, col);
+};
+__device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, int64_t col, float4 sum,
+                                             const Epilogue& epilogue) {
+  float y[4] = {sum.x, sum.y, sum.z, sum.w};
+  unroll<4>([&](int i) { y[i] = y[i] * epilogue.scale + epilogue.c[i] + epilogue.bias[i]; });
   for (int i = 0; i < p.part_count; ++i) {
     const GemvPart& part = p.parts[i];
     if (col < part.begin || col >= part.end || part.out == nullptr) continue;
@@ -278,20 +279,41 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
     unroll<kTokens / 2>(
         [&](int e) { joined[(e / 4 * 8 + lane % 4 * 2 + e % 2) * kSumStride + row + e % 4 / 2 * 8] = sums[e]; });
   }
+  constexpr int kFours = kTokens * kRows / 4;
+  constexpr bool kFew = kTokens <= 32;  // latencies decide: loads of the first columns go ahead, those of sums at once
+  const int begin = kFours * split / splits + thread, end = kFours * (split + 1) / splits;
+  const auto read_epilogue = [&](int i) {
+    return Epilogue(p, first + i / (kRows / 4), row_tile * kRows + i % (kRows / 4) * 4);
+  };
+  Epilogue epilogue;
+  if (kFew && begin < end && first + begin / (kRows / 4) < p.m) epilogue = read_epilogue(begin);
   const auto cluster = cooperative_groups::this_cluster();
   splits > 1 ? cluster.sync() : __syncthreads();
-  constexpr int kFours = kTokens * kRows / 4;
 #pragma unroll 1
-  for (int i = kFours * split / splits + thread; i < kFours * (split + 1) / splits; i += threads(kTokens)) {
+  for (int i = begin; i < end; i += threads(kTokens)) {
     const int token = i / (kRows / 4), col = i % (kRows / 4) * 4;
     if (first + token >= p.m) break;
-    float4 sum = {0, 0, 0, 0};
-    for (int rank = 0; rank < splits; ++rank) {
+    const auto part = [&](int rank) {
       float* from = joined + token * kSumStride + col;
-      const float4 other = *reinterpret_cast<const float4*>(splits > 1 ? cluster.map_shared_rank(from, rank) : from);
+      return *reinterpret_cast<const float4*>(splits > 1 ? cluster.map_shared_rank(from, rank) : from);
+    };
+    float4 sum = {0, 0, 0, 0};
+    const auto join = [&](const float4& other) {
       sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+    };
+    if constexpr (kFew) {
+      float4 parts[kInt4Splits];
+      unroll<kInt4Splits>([&](int rank) {
+        if (rank < splits) parts[rank] = part(rank);
+      });
+      unroll<kInt4Splits>([&](int rank) {
+        if (rank < splits) join(parts[rank]);
+      });
+    } else {
+      for (int rank = 0; rank < splits; ++rank) join(part(rank));
     }
-    store_result(p, first + token, row_tile * kRows + col, sum);
+    if (!kFew || i != begin) epilogue = read_epilogue(i);
+    store_result(p, first + token, row_tile * kRows + col, sum, epilogue);
   }
   if (splits > 1) {  // DSMEM of a block is read until here
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
