@@ -24,6 +24,7 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
     step.row = step.kernel.label(row.name, step.args);
     step.args.stream = context.stream(is_async(node) ? StreamRole::kRanks : StreamRole::kCompute);
   });
+  for (size_t i = 1; i < steps_.size(); ++i) steps_[i - 1].args.next_reads_ahead = steps_[i].kernel.reads_ahead;
   make_joins();
   check_cuda(cudaEventCreateWithFlags(&inputs_read_, cudaEventDisableTiming), "making an event");
   check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "making an event");

@@ -31,6 +31,7 @@ struct KernelArgs {
   std::span<const Tensor> out;
   std::span<std::byte> workspace;  // device scratch, 256-byte aligned, at least the entry's workspace bytes; dirty
   cudaStream_t stream = nullptr;
+  bool next_reads_ahead = false;  // BoundKernel::reads_ahead of the stream's next
 };
 
 // Where the next piece of the workspace begins behind so many bytes.
@@ -48,6 +49,7 @@ T* at(std::span<const Tensor> tensors, int i) {
 // An entry bound to one node.
 struct BoundKernel {
   std::function<void(const KernelArgs&)> run;
+  bool reads_ahead = false;  // weights, and may be resident beside any kernel: griddep_begin (common/overlap.cuh)
   const char* fallback_kernel = nullptr;  // the entry whose kernel runs instead, where a library has none for this node
   // What was chosen among the entry's kernels, for profiles: "persistent, 2 rows, 3 stages". Null: there is no choice.
   std::function<std::string(const KernelArgs&)> variant;

@@ -57,6 +57,7 @@ struct EndPlaces : SinkPlaces {
     end.job.scale = at<const float>(args.in, scale);
     put_results(args, end.job);
     end.column_sums = at<float>(args.out, column_sums);
+    end.job.next_reads_ahead = args.next_reads_ahead;
     end.scratch = reinterpret_cast<float*>(args.workspace.data());
     return end;
   }

@@ -13,6 +13,9 @@
 //     what follows it is small. A gemv itself must not become resident next to a running kernel: its blocks would be
 //     spread over the SMs unevenly, and the SM with the most blocks sets its time. Without
 //     griddep_launch_dependents() the next kernel begins when this one's blocks have returned.
+//   - griddep_begin(next_reads_ahead) is both, for a kernel of few blocks before an int4 product: the product becomes
+//     resident while the one before these blocks still runs, and fills its shared memory with weights. It calls
+//     griddep_launch_dependents() after its own wait, or the kernels of a whole step would pile up.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
 // A failed launch is found as any other: the executor calls cudaGetLastError after each node and names the node.
@@ -31,6 +34,13 @@ __device__ __forceinline__ void griddep_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 __device__ __forceinline__ void griddep_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void griddep_begin(bool next_reads_ahead) {
+  constexpr unsigned kFewBlocks = 16;
+  const bool early = next_reads_ahead && gridDim.x <= kFewBlocks;
+  if (early) griddep_launch_dependents();
+  griddep_wait();
+  if (!early) griddep_launch_dependents();
+}
 // Prefetches the line of `address` into L2, where later writes keep it coherent.
 __device__ __forceinline__ void prefetch_line(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

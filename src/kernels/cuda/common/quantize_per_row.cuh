@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(1024, 1)
   const auto cluster = cooperative_groups::this_cluster();
   const auto blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
   if (blocks > 1) cluster.barrier_arrive();  // no block writes into the DSMEM of one that has not begun
-  griddep_wait();
-  griddep_launch_dependents();
+  griddep_begin(job.next_reads_ahead);
   const int64_t row = blockIdx.x / static_cast<unsigned>(blocks), begin = row * job.cols;
   const int threads = static_cast<int>(blockDim.x), stride = blocks * threads * kRowGroup;
   const int first = (rank * threads + static_cast<int>(threadIdx.x)) * kRowGroup;

@@ -251,12 +251,12 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
   }
   if (thread <= kTables) make_constants(thread, constants);
   __syncthreads();
-  griddep_launch_dependents();
   auto* joined = static_cast<float*>(__cvta_shared_to_generic(base));  // over the tiles: [row of x][column of y]
   float sums[kTokens / 2] = {};
   if (thread >= kMultiplying) {
     if constexpr (kTokens > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
     griddep_wait();
+    griddep_launch_dependents();
     if (thread == kMultiplying) {
       int stage = 0, phase = 1;
 #pragma unroll 1

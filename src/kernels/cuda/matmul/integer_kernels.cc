@@ -54,16 +54,19 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
                       .out_dtype = p.out};
   product.part_count = fill_parts(p, product.parts);
   const Int4Plan plan = choose_int4(product, context.facts());
-  return {[p, product, plan](const KernelArgs& args) mutable {
-            product.x = args.in[p.a.input].data, product.codes = args.in[p.b.input].data;
-            product.x_scale = args.in[p.a.scale_input].as<float>();
-            product.scales = args.in[p.b.scale_input].as<float>();
-            product.zeros = zeros(args, p);
-            product.c = at(args.in, p.c), product.bias = at(args.in, p.bias);
-            for (int i = 0; i < product.part_count; ++i) product.parts[i].out = args.out[static_cast<size_t>(i)].data;
-            launch_int4(product, plan, args.stream);
-          },
-          [plan](const KernelArgs&) { return to_string(plan); }};
+  BoundKernel bound{[p, product, plan](const KernelArgs& args) mutable {
+                      product.x = args.in[p.a.input].data, product.codes = args.in[p.b.input].data;
+                      product.x_scale = args.in[p.a.scale_input].as<float>();
+                      product.scales = args.in[p.b.scale_input].as<float>();
+                      product.zeros = zeros(args, p);
+                      product.c = at(args.in, p.c), product.bias = at(args.in, p.bias);
+                      for (int i = 0; i < product.part_count; ++i)
+                        product.parts[i].out = args.out[static_cast<size_t>(i)].data;
+                      launch_int4(product, plan, args.stream);
+                    },
+                    [plan](const KernelArgs&) { return to_string(plan); }};
+  bound.reads_ahead = product.weights_ready;
+  return bound;
 }
 
 bool accepts_integer_tiled(const Graph& graph, const Node& node) {

@@ -292,8 +292,7 @@ __global__ void __launch_bounds__(1024) norm_block_per_row_kernel(const NormForw
   Row part{p, team, {}};
   std::conditional_t<kGroups == 1, HeldChannels<kLayer, 1>, CachedChannels<kLayer>> channels;
   if (blockIdx.x == 0 && part.has(0)) prefetch_channels<kLayer>(p, part.column(0));
-  griddep_wait();
-  griddep_launch_dependents();
+  griddep_begin(p.next_reads_ahead);
   part.begin();
   const int64_t row = blockIdx.x;
   Packed<T, kGroup> x[kGroups], addend[kGroups];

@@ -95,6 +95,7 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
     call.quantize.scale_inv = at<float>(args.out, where.scale_inv);
     call.quantize.scale_inv_t = at<float>(args.out, where.scale_inv_t);
     call.statistics = reinterpret_cast<float*>(args.workspace.data() + summed);
+    call.next_reads_ahead = args.next_reads_ahead;
     return call;
   };
   ranks.fused = ranks.group != nullptr && ranks.group->pads(ranks.bytes) != nullptr && fixed.dtype == DType::kBF16 &&

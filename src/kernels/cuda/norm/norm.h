@@ -38,8 +38,9 @@ struct NormForward {
   float *mean = nullptr, *rstd = nullptr;  // [R], may be null
   float* amax = nullptr;                   // [1], may be null
   NormQuantize quantize;
-  float* statistics = nullptr;   // scratch [2, R] when tiles make codes_t or scale_inv_t
-  uint32_t* counters = nullptr;  // [kAmaxWords + 1] of DeviceContext::counters: of the amax; of the tile scheduler
+  float* statistics = nullptr;    // scratch [2, R] when tiles make codes_t or scale_inv_t
+  uint32_t* counters = nullptr;   // [kAmaxWords + 1] of DeviceContext::counters: of the amax; of the tile scheduler
+  bool next_reads_ahead = false;  // griddep_begin
 };
 // What runs. Codes of both directions under one scale for the tensor: rows make everything else, then their codes are
 // transposed. Transposed codes alone, and blocks, whose scales differ by direction: rows make sum, y and statistics,

@@ -40,7 +40,8 @@ BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
                        .codes_t = args.out[2].as<uint8_t>(),
                        .scale_inv = args.out[1].as<float>(),
                        .scale_inv_t = args.out[3].as<float>(),
-                       .amax = args.out[4].as<float>()};
+                       .amax = args.out[4].as<float>(),
+                       .next_reads_ahead = args.next_reads_ahead};
   };
   return {[grouping, job_of](const KernelArgs& args) {
             const Tensor& x = args.in[0];

@@ -35,6 +35,7 @@ struct QuantizeJob {
   float* scale_inv_t = nullptr;        // the same of the transposed matrix
   float* amax = nullptr;               // [1]; must be 0 before the tiles run
   const uint32_t* col_amax = nullptr;  // [cols], kRow with codes_t: bits of the columns' amaxes
+  bool next_reads_ahead = false;       // griddep_begin
 
   // Whether whole 16-byte accesses fit every row of x, codes and codes_t.
   void set_vector(const void* x) {
