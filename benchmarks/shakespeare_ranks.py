@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""tinyshakespeare on four ranks against one: the validation loss must be within what seeds change.
+"""tinyshakespeare on four and eight ranks against one: the validation loss must be within what seeds change.
 
-Trains configs/shakespeare_char.yaml for 500 steps on one rank and on parallel.data=2 x parallel.tensor=2 (threads of one
-process), with the same weights, batches and order for each seed, and prints the loss over the whole validation set.
-Fails where a run on four ranks lies outside one rank's losses over seeds. With several recipes each is held to its own.
+Trains configs/shakespeare_char.yaml for 500 steps on one rank, on parallel.data=2 x parallel.tensor=2, and on two stages
+of these (threads of one process), with the same weights, batches and order for each seed, and prints the loss over the
+whole validation set. Fails where a run on several ranks lies outside one rank's losses over seeds. With several recipes
+each is held to its own.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import subprocess
 import paired_runs
 import shakespeare_fp8
 
-RANKS = {"one rank": [], "dp 2 x tp 2": ["parallel.data=2", "parallel.tensor=2"]}
+FOUR = ["parallel.data=2", "parallel.tensor=2"]
+RANKS = {"one rank": [], "dp 2 x tp 2": FOUR, "pp 2 x dp 2 x tp 2": [*FOUR, "parallel.pipeline=2", "train.micro_batch=3"]}
 
 
 def last_loss(args, prefix, recipe, ranks, seed):
@@ -43,13 +45,14 @@ def main():
     prefix = shakespeare_fp8.prepare(args)
     outside = []
     for recipe in args.recipes:
-        one, four = ([last_loss(args, prefix, recipe, ranks, seed) for seed in args.seeds] for ranks in RANKS)
-        spread = max(one) - min(one)
-        for ranks, losses in zip(RANKS, (one, four)):
+        one = None
+        for ranks in RANKS:
+            losses = [last_loss(args, prefix, recipe, ranks, seed) for seed in args.seeds]
+            one = one or losses
+            spread, gaps = max(one) - min(one), [y - x for x, y in zip(one, losses)]
             print(f"| {recipe} | {ranks} | {' | '.join(f'{loss:.4f}' for loss in losses)} | {statistics.mean(losses):.4f} |")
-        gaps = [y - x for x, y in zip(one, four)]
-        print(f"{recipe}: spread over seeds {spread:.4f}, gaps {', '.join(f'{gap:+.1e}' for gap in gaps)}", flush=True)
-        outside += [f"{recipe}: a gap of {gap:+.4f} is more than the spread {spread:.4f}" for gap in gaps if abs(gap) > spread]
+            print(f"{recipe}: spread over seeds {spread:.4f}, gaps {', '.join(f'{gap:+.1e}' for gap in gaps)}", flush=True)
+            outside += [f"{recipe}, {ranks}: a gap of {gap:+.4f} is more than the spread {spread:.4f}" for gap in gaps if abs(gap) > spread]
     raise SystemExit("\n".join(outside) or None)
 
 
