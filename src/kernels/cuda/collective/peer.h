@@ -3,7 +3,7 @@
 // Small tensors are pushed into boxes in the other ranks' memory, every eight bytes with the number of the call, for
 // which the reader polls: one hop, no barrier. Boxes of two calls in turn are enough, since a rank that is in call n +
 // 1 has read all of call n - 1. Large ones are read where they lie, between two barriers. All ranks of a group make the
-// same calls in one order, on one stream each.
+// same calls in one order, which their streams keep.
 #pragma once
 
 #include <cuda_runtime_api.h>
