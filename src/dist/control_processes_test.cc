@@ -10,7 +10,7 @@
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 #include "dist/control.h"
-#include "dist/socket.h"
+#include "dist/testing/free_port.h"
 
 namespace octet {
 namespace {
@@ -48,7 +48,7 @@ struct Outcome {
 
 Outcome strike(int32_t victim, int signal) {
   const TempFolder folder;
-  const int port = port_of(listen_at("127.0.0.1", 0));
+  const int port = free_port();
   std::vector<pid_t> children;
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     children.push_back(fork());

@@ -15,12 +15,11 @@
 #include "dist/control_ranks.h"
 #include "dist/message.h"
 #include "dist/socket.h"
+#include "dist/testing/free_port.h"
 #include "dist/testing/rank_expectations.h"
 
 namespace octet {
 namespace {
-
-int free_port() { return port_of(listen_at("127.0.0.1", 0)); }
 
 RankIdentity identity_of(int32_t rank, int32_t size, int port) {
   return {.rank = rank,

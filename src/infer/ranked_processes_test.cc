@@ -11,7 +11,7 @@
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 #include "base/threads.h"
-#include "dist/socket.h"
+#include "dist/testing/free_port.h"
 #include "infer/testing/engine_test.h"
 
 namespace octet {
@@ -49,7 +49,7 @@ std::string texts(Engine& engine) {
 // Processes that a launcher started; what each of them leaves is in the file of its number.
 class Processes {
  public:
-  explicit Processes(int32_t size) : size_(size), port_(port_of(listen_at("127.0.0.1", 0))) {}
+  explicit Processes(int32_t size) : size_(size), port_(free_port()) {}
   ~Processes() {
     for (const pid_t child : children_)
       if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -14,6 +15,7 @@ SETTINGS = """train.device=cpu train.threads=1 data.sequence_length=32 model.siz
 STAGES = """model.size=llama2-7b model.vocab_size=320 model.max_positions=64 model.kv_heads=2 model.intermediate=128
   model.layers=4 optimizer.clip=0 train.global_batch=8 parallel.pipeline=2""".split()
 STATES = ["model.safetensors", "optimizer.safetensors", "scales.safetensors"]
+PORTS = []  # what keeps those that free_port gave
 PATIENCE = 120  # seconds after which a test has failed, whatever the machine's load
 
 
@@ -27,9 +29,19 @@ def make_corpus(octet, text, folder):
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that no other test is given while this process lives, as in src/dist/testing/free_port.h."""
+    while True:
+        port = random.randrange(29100, 32700)
+        kept = socket.socket(socket.AF_UNIX)
+        try:
+            kept.bind(f"\0octet_port_{port}")
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", port))
+        except OSError:
+            kept.close()
+            continue
+        PORTS.append(kept)
+        return port
 
 
 def wait_until(holds, what):

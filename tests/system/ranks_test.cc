@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/testing/test_error.h"
 #include "dist/communicator.h"
-#include "dist/socket.h"
+#include "dist/testing/free_port.h"
 #include "io/manifest.h"
 #include "system/tiny.h"
 #include "train/start_checks.h"
@@ -254,7 +254,7 @@ TEST(Ranks, FewerGpusThanRanksAreRefused) {
 TEST(Ranks, UnlikePlansAreRefusedBeforeTheFirstStep) {
   TempFolder folder;
   RunConfig config = config_of(folder, "fp32", kWays[2]);
-  const std::string port = std::to_string(port_of(listen_at("127.0.0.1", 0)));
+  const std::string port = std::to_string(free_port());
   std::vector<pid_t> children;
   for (const char* rank : {"0", "1"}) {
     children.push_back(fork());
