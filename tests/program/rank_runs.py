@@ -30,8 +30,7 @@ def make_corpus(octet, text, folder):
 
 def free_port():
     """A port that no other test is given while this process lives, as in src/dist/testing/free_port.h."""
-    while True:
-        port = random.randrange(29100, 32700)
+    for port in random.sample(range(29100, 32700), 3600):
         kept = socket.socket(socket.AF_UNIX)
         try:
             kept.bind(f"\0octet_port_{port}")
@@ -42,6 +41,7 @@ def free_port():
             continue
         PORTS.append(kept)
         return port
+    raise AssertionError("no port of 29100 to 32700 is free")
 
 
 def wait_until(holds, what):
