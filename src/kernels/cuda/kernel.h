@@ -31,7 +31,7 @@ struct KernelArgs {
   std::span<const Tensor> out;
   std::span<std::byte> workspace;  // device scratch, 256-byte aligned, at least the entry's workspace bytes; dirty
   cudaStream_t stream = nullptr;
-  bool next_reads_ahead = false;  // BoundKernel::reads_ahead of the stream's next
+  bool next_reads_ahead = false;  // BoundKernel::reads_ahead of the next step
 };
 
 // Where the next piece of the workspace begins behind so many bytes.

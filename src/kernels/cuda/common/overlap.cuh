@@ -14,7 +14,7 @@
 //     spread over the SMs unevenly, and the SM with the most blocks sets its time. Without
 //     griddep_launch_dependents() the next kernel begins when this one's blocks have returned.
 //   - griddep_begin(next_reads_ahead) is both, for a kernel of few blocks before an int4 product: the product becomes
-//     resident while the one before these blocks still runs, and fills its shared memory with weights. It calls
+//     resident while the one before these blocks still runs, and fills its shared memory with weights. A product calls
 //     griddep_launch_dependents() after its own wait, or the kernels of a whole step would pile up.
 //   - What is read after the wait must not be declared constant (const __restrict__, __ldg, ld.global.nc): the compiler
 //     may move such loads up.
