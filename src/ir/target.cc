@@ -30,7 +30,6 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("f32_flops", target.f32_flops);
   fn("bf16_flops", target.bf16_flops);
   fn("fp8_flops", target.fp8_flops);
-  fn("integer_experts", target.integer_experts);
 }
 
 std::string_view trim(std::string_view text) {
@@ -144,7 +143,7 @@ const IntegerProduct* Target::find_product(DType x, DType codes) const {
 }
 
 Target interpreter_target() {
-  Target target{.name = "interpreter", .buffer_alignment = 8, .integer_experts = true};
+  Target target{.name = "interpreter", .buffer_alignment = 8};
   for (DType x : {DType::kI8, DType::kE4M3, DType::kBF16})
     for (DType codes : {DType::kI8, DType::kI4}) target.integer_products.push_back({.x = x, .codes = codes});
   return target;

@@ -48,7 +48,6 @@ struct Target {
   double link_bytes_per_second = 0, link_latency = 0;   // of a collective: what a rank sends, seconds of a call
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
   std::vector<IntegerProduct> integer_products = {};    // recipes of integer weights run where theirs are here
-  bool integer_experts = false;  // experts have these products too; else they run in the compute type
   std::vector<LinearTiming> timings = {};
 
   const IntegerProduct* find_product(DType x, DType codes) const;  // null: no kernels

@@ -283,8 +283,6 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
     if (grouped && gemm.wanted.codes && gemm.wanted.scaling == Scaling::kBlock && gemm.n % 128 != 0)
       gemm.reason = fmt::format("experts of {} rows are not whole blocks of 128", gemm.n);
-    if (grouped && gemm.wanted.codes && options.recipe.has_integer_weights() && !options.target.integer_experts)
-      gemm.reason = fmt::format("{} has no products of experts in integer weights", options.target.name);
     if (!gemm.reason.empty()) gemm.used = {};
     if (gemm.role == GemmRole::kFprop) activations.emplace(gemm.gemm, node.inputs[0]);
     for (int side = 0; side < 2; ++side) {

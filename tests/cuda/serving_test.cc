@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/testing/test_data.h"
+#include "compress/testing/random_weights.h"
 #include "infer/plan_runner.h"
 #include "infer/testing/serving_test_driver.h"
 
@@ -173,9 +174,7 @@ class Distance {
 
 TEST_P(ServingOnGpu, Int8IsAsFarFromFloat32AsOnTheCpu) {
   const Distance distance(*weights_);
-  Target target = cpu_target();
-  target.integer_experts = cuda_target().integer_experts;
-  const double cpu = distance.of(target, "int8"), gpu = distance.of(cuda_target(), "int8");
+  const double cpu = distance.of(cpu_target(), "int8"), gpu = distance.of(cuda_target(), "int8");
   EXPECT_LT(gpu, 1.5 * cpu);
   EXPECT_GT(gpu, cpu / 1.5);
 }
@@ -201,6 +200,21 @@ INSTANTIATE_TEST_SUITE_P(Folders, PackedOnGpu,
                          testing::Values("awq_gemm", "ct_w4a16_asym_g64", "ct_w4a16_sym_g64", "gptq_desc_act_g64",
                                          "gptq_sym_g64", "reference_fp16"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Experts of four bits, wide enough for the order of their kernel.
+TEST(ExpertsOnGpu, OfFourBitsAgreeWithTheCpu) {
+  std::string why;
+  if (!cuda_available(&why)) GTEST_SKIP() << why;
+  ModelConfig model = small_model("mixtral");
+  model.vocab_size = 320, model.max_positions = 64, model.hidden = 256, model.heads = 4, model.kv_heads = 2;
+  const RandomWeights weights(model);
+  const Distance distance(weights);
+  for (const char* recipe : {"w4a8", "w4a16"}) {
+    const double cpu = distance.of(cpu_target(), recipe), gpu = distance.of(cuda_target(), recipe);
+    EXPECT_LT(gpu, 1.5 * cpu) << recipe;
+    EXPECT_GT(gpu, cpu / 1.5) << recipe;
+  }
+}
 
 // Rope and cache appends of a layer fused or unfused: the same bits.
 TEST_P(ServingOnGpu, FusedAppendsChangeNoBit) {

@@ -2,6 +2,7 @@
 // without a GPU, since rows are chosen by types and shapes.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -156,6 +157,33 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
       EXPECT_GT(fusions, 0);
       for (const std::string& member : members) ADD_FAILURE() << member;
     }
+  }
+}
+
+// Experts in integers multiply in the kernels for their codes, in decode steps and with prompts.
+TEST(CudaServing, ExpertsInCodesHaveKernelsOfTheirOwn) {
+  const std::map<std::string, std::set<std::string>> wanted = {
+      {"w4a8", {"scaled_grouped_matmul_int4"}},
+      {"w4a16", {"scaled_grouped_matmul_int4"}},
+      {"int8", {"scaled_grouped_matmul_gemv", "scaled_grouped_matmul_wgmma"}}};
+  for (const auto& [recipe, names] : wanted) {
+    ModelConfig model = named_model("qwen3-30b-a3b");
+    model.layers = 1;
+    const ServingProgram program = build_serving_program(model, {.target = h200_target(),
+                                                                 .recipe = parse_recipe(recipe),
+                                                                 .cache_dtype = DType::kBF16,
+                                                                 .context = 256,
+                                                                 .max_sequences = 4,
+                                                                 .max_step_tokens = 64,
+                                                                 .kv_cache_bytes = int64_t{1} << 28});
+    std::set<std::string> found;
+    for (const Graph& graph : program.plan.program.graphs()) {
+      for (const Node& node : graph.nodes()) {
+        if (node.op == Op::kGroupedMatmul || node.op == Op::kScaledGroupedMatmul)
+          found.insert(cuda::select_kernel(graph, node).name);
+      }
+    }
+    EXPECT_EQ(found, names) << recipe;
   }
 }
 

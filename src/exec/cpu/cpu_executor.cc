@@ -84,7 +84,7 @@ std::unique_ptr<Executor> make_cpu_executor(Plan plan, Communicator* ranks) {
 bool has_bf16_tiles() { return cpu::amx_engine() != nullptr; }
 
 Target cpu_target() {
-  Target target{.name = "cpu", .workspace_bytes = cpu::workspace_bytes(), .integer_experts = true};
+  Target target{.name = "cpu", .workspace_bytes = cpu::workspace_bytes()};
   using enum FusionPart;
   target.allow(Producer::kNorm, {kResidual, kAmax, kQuantize});
   target.allow(Producer::kNormGrad, {kResidual});

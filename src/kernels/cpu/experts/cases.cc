@@ -234,7 +234,7 @@ void add_group_cases(std::vector<Case>& cases) {
     c.tolerance.absolute *= integer ? 127 : 4;
     cases.push_back(std::move(c));
   };
-  const std::vector<double> few = {0, 3, 3, 4, 9}, many = {0, 40, 41, 41};
+  const std::vector<double> few = {0, 3, 3, 4, 9}, many = {0, 40, 41, 41}, tiles = {0, 0, 150, 290, 291, 291};
   for (const char* scaling : {"1x32", "1x64", "1x128", "row"})
     for (const bool zero : {false, true}) {
       for (const DType x : {DType::kI8, DType::kE4M3, DType::kBF16}) {
@@ -243,7 +243,14 @@ void add_group_cases(std::vector<Case>& cases) {
       }
       add(scaling, DType::kI8, DType::kI4, zero, "rows16", few, 48, 256);
       add(scaling, DType::kI8, DType::kI4, zero, "rows16", many, 16, 128);
+      for (const DType x : {DType::kE4M3, DType::kBF16}) {
+        const char* order = x == DType::kBF16 ? "wgmma_x16" : "wgmma_x8";
+        add(scaling, x, DType::kI4, zero, order, few, 128, 256);
+        add(scaling, x, DType::kI4, zero, order, many, 256, 128);
+      }
     }
+  add("1x128", DType::kE4M3, DType::kI4, true, "wgmma_x8", tiles, 128, 128);
+  add("1x64", DType::kBF16, DType::kI4, false, "wgmma_x16", tiles, 128, 128);
 }
 
 }  // namespace

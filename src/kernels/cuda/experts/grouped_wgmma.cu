@@ -1,5 +1,5 @@
-// Grouped products on Hopper's tensor cores: x [R, K] by the weights of each row's expert [N, K], bf16 or e4m3 codes,
-// as y^T = W x^T, so that a tile has as many rows of x as its expert has.
+// Grouped products on Hopper's tensor cores: x [R, K] by the weights of each row's expert [N, K], bf16 or codes of e4m3
+// or int8, as y^T = W x^T, so that a tile has as many rows of x as its expert has.
 //
 // Persistent CTAs, one per SM, go through (expert, tile) pairs that each lists for itself from the offsets on the
 // device: a tile is 128 columns of y by at most kTokens rows of one expert, a multiple of 32 of which are multiplied.
@@ -124,12 +124,16 @@ struct Scales {
   }
 };
 
+__device__ __forceinline__ float scaled(float sum, float of_row, float of_column) { return sum * of_row * of_column; }
+__device__ __forceinline__ float scaled(int32_t sum, float of_row, float of_column) {
+  return scale_sum(sum, of_row, of_column, 0, 0);
+}
+
 // Sums of a warp, 16 columns of y from column `first` of the tile on by 2 kCount rows, times the scales, to their
 // places: 16 bytes at once, by way of shared memory. N is a multiple of 8.
-template <typename To, int kCount>
+template <typename To, typename Sum, int kCount>
 __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& tile, int first,
-                                           const Scales<kCount>& scales, const float (&sums)[kCount],
-                                           uint32_t scratch) {
+                                           const Scales<kCount>& scales, const Sum (&sums)[kCount], uint32_t scratch) {
   const int lane = static_cast<int>(threadIdx.x) % 32, half = lane % 2;
   // Rows of 32 bytes; the halves of four rows take turns, so that banks differ.
   const auto place = [&](int row, int half) { return scratch + row * 32 + (half ^ (row / 4 % 2)) * 16; };
@@ -138,13 +142,14 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& 
   auto* to = static_cast<To*>(p.out.data) + (int64_t{tile.row} + lane / 2) * p.n + tile.column + first + 8 * half;
   unroll<kCount / 16>([&](int box) {
     unroll<4>([&](int eight) {
-      const float* of = sums + box * 16 + eight * 4;
+      const Sum* of = sums + box * 16 + eight * 4;
       float of_row[2];
       unroll<2>([&](int c) { of_row[c] = __shfl_sync(kWholeWarp, scales.rows[box], eight * 8 + lane % 4 * 2 + c); });
       uint32_t packed[2];
       unroll<2>([&](int high) {
         const float of_column = scales.columns[high];
-        packed[high] = mma::pack<To>(of[2 * high] * of_row[0] * of_column, of[2 * high + 1] * of_row[1] * of_column);
+        packed[high] = mma::pack<To>(scaled(of[2 * high], of_row[0], of_column),
+                                     scaled(of[2 * high + 1], of_row[1], of_column));
       });
       asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(in + eight * 256),
                    "r"(packed[0]), "r"(packed[1])
@@ -161,15 +166,15 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& 
 }
 
 // The same of any type and N, one by one.
-template <int kCount>
+template <typename Sum, int kCount>
 __device__ __forceinline__ void store_each(const GroupedProduct& p, const Tile& tile, int first,
-                                           const Scales<kCount>& scales, const float (&sums)[kCount]) {
+                                           const Scales<kCount>& scales, const Sum (&sums)[kCount]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   unroll<kCount>([&](int i) {
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, column = tile.column + first + lane / 4 + i % 4 / 2 * 8;
     const float of_row = __shfl_sync(kWholeWarp, scales.rows[i / 16], row % kBoxRows);
     if (row < tile.rows && column < p.n)
-      store(p.out, (int64_t{tile.row} + row) * p.n + column, sums[i] * of_row * scales.columns[i % 4 / 2]);
+      store(p.out, (int64_t{tile.row} + row) * p.n + column, scaled(sums[i], of_row, scales.columns[i % 4 / 2]));
   });
 }
 
@@ -179,7 +184,7 @@ __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const Til
                                               uint32_t stages, uint32_t scratch, Ring& ring) {
   const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
   const Scales<kCount> scales(p, tile, warp * 16);
-  float sums[kCount] = {};  // left unset, the sums of all forms of this function would be live at once
+  wgmma::Sum<T> sums[kCount] = {};  // left unset, the sums of all forms of this function would be live at once
   const auto release = [&](uint32_t of) {
     if (threadIdx.x % 32 == 0) ring.empty[of % kStages<kTokens>].arrive();
   };
@@ -275,6 +280,7 @@ void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStrea
     product.rows <= 32 * product.experts ? launch<T, 64>(product, sm_count, stream)
                                          : launch<T, 256>(product, sm_count, stream);
   };
+  if (product.dtype == DType::kI8) return with_type(int8_t{});
   product.dtype == DType::kBF16 ? with_type(bf16{}) : with_type(e4m3{});
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/matmul/int4.h"
 
 namespace octet::cuda {
 namespace {
@@ -86,33 +87,40 @@ BoundKernel bind_combine_grad(DeviceContext&, const Graph&, const Node&) {
 
 // A grouped product's operands: inputs of x and w, their scales behind them in a scaled one.
 struct Grouped {
-  bool scaled, trans_b;
+  bool scaled, trans_b, has_zero;
   size_t w, offsets;
+  std::string order;  // of codes
 
   explicit Grouped(const Node& node)
       : scaled(node.op == Op::kScaledGroupedMatmul),
         trans_b(node.attr<bool>("trans_b")),
+        has_zero(scaled && node.operand("w_zero").exists()),
         w(scaled ? 2 : 1),
-        offsets(w * 2) {}
-};
+        offsets(w * 2),
+        order(scaled ? node.attr<std::string>("order") : "") {}
 
-bool is_decodable(DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); }
+  const int8_t* zeros(const KernelArgs& args) const {
+    return has_zero ? args.in[offsets + 1].as<int8_t>() : nullptr;
+  }
+};
 
 bool accepts_tiled(const Graph& graph, const Node& node) {
   const Grouped g(node);
+  const auto is_decodable = [&](DType dtype) { return is_wide_float(dtype) || (g.scaled && is_code(dtype)); };
   return is_decodable(graph.dtype(node.inputs[0])) && is_decodable(graph.dtype(node.inputs[g.w])) &&
-         is_wide_float(node.results[0].dtype);
+         g.order.empty() && is_wide_float(node.results[0].dtype);
 }
 
 // The stored rows are the outer dim, unless the contraction runs over them.
-TiledOperand tiled_operand(const Tensor& tensor, const Tensor* scale, bool contracts_columns) {
+TiledOperand tiled_operand(const Tensor& tensor, const Tensor* scale, bool contracts_columns,
+                           const int8_t* zeros = nullptr) {
   const int64_t cols = tensor.shape()[1];
   TiledOperand t{.operand = operand(tensor),
                  .outer_stride = contracts_columns ? cols : 1,
                  .k_stride = contracts_columns ? 1 : cols};
   if (scale == nullptr) return t;
   const ScaleIndex index(tensor.shape(), scale->shape());
-  t.scale = scale->as<float>();
+  t.scale = scale->as<float>(), t.zero = zeros;
   t.outer_group = index.row_divisor, t.scale_outer = index.row_stride;
   t.k_group = index.col_divisor, t.scale_k = index.col_stride;
   return t;
@@ -126,7 +134,7 @@ BoundKernel bind_tiled(DeviceContext&, const Graph&, const Node& node) {
                                    .n = args.out[0].shape()[1],
                                    .k = x.shape()[1],
                                    .a = tiled_operand(x, g.scaled ? &args.in[1] : nullptr, true),
-                                   .b = tiled_operand(w, g.scaled ? &args.in[3] : nullptr, g.trans_b),
+                                   .b = tiled_operand(w, g.scaled ? &args.in[3] : nullptr, g.trans_b, g.zeros(args)),
                                    .c = {},
                                    .out = operand(args.out[0])},
                           .offsets = offsets.as<int32_t>(),
@@ -158,11 +166,12 @@ BoundKernel bind_wgrad(DeviceContext&, const Graph&, const Node&) {
   };
 }
 
-// bf16 by bf16, or e4m3 by e4m3 with a scale a tensor or row, K in whole pieces of 16 bytes.
+// bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, K in whole pieces of 16 bytes.
 bool accepts_direct(const Graph& graph, const Node& node) {
   const Grouped g(node);
   const TensorType &x = graph.type(node.inputs[0]), &w = graph.type(node.inputs[g.w]);
-  if (!g.trans_b || x.dtype != w.dtype || x.dtype != (g.scaled ? DType::kE4M3 : DType::kBF16)) return false;
+  const bool codes = x.dtype == DType::kE4M3 || x.dtype == DType::kI8;
+  if (!g.trans_b || x.dtype != w.dtype || g.has_zero || !(g.scaled ? codes : x.dtype == DType::kBF16)) return false;
   if (x.shape[1] * dtype_bytes(x.dtype) % 16 != 0 || !is_wide_float(node.results[0].dtype)) return false;
   for (const char* key : {"scaling_a", "scaling_b"}) {
     if (!g.scaled) continue;
@@ -231,6 +240,40 @@ BoundKernel bind_wgmma(DeviceContext& context, const Graph&, const Node& node) {
   };
 }
 
+// Codes of 4 bits in the order for x.
+bool accepts_int4(const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const DType x = graph.dtype(node.inputs[0]);
+  const std::string wanted = x == DType::kE4M3 ? "wgmma_x8" : x == DType::kBF16 ? "wgmma_x16" : "none";
+  if (g.order != wanted || !g.trans_b || !is_wide_float(node.results[0].dtype)) return false;
+  const std::string &a = node.attr<std::string>("scaling_a"), &b = node.attr<std::string>("scaling_b");
+  return (a == "tensor" || a == "row") && b != "tensor" && b != "128x128";
+}
+
+BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const TensorType& x = graph.type(node.inputs[0]);
+  const int64_t group = scale_group(parse_scale_layout(node.attr<std::string>("scaling_b")));
+  Int4Product product{.m = x.shape[0],
+                      .n = node.results[0].shape[1],
+                      .k = x.shape[1],
+                      .group = group > 0 ? group : x.shape[1],
+                      .dtype = x.dtype,
+                      .x_scale_rows = node.attr<std::string>("scaling_a") == "row",
+                      .out_dtype = node.results[0].dtype,
+                      .experts = static_cast<int>(graph.shape(node.inputs[g.offsets])[0] - 1)};
+  product.parts[0].end = product.n;
+  const Int4Plan plan = choose_int4(product, context.facts());
+  return {[g, product, plan](const KernelArgs& args) mutable {
+            product.x = args.in[0].data, product.x_scale = args.in[1].as<float>();
+            product.codes = args.in[2].data, product.scales = args.in[3].as<float>();
+            product.offsets = args.in[g.offsets].as<int32_t>(), product.zeros = g.zeros(args);
+            product.parts[0].out = args.out[0].data;
+            launch_int4(product, plan, args.stream);
+          },
+          [plan](const KernelArgs&) { return to_string(plan); }};
+}
+
 constexpr KernelEntry kEntries[] = {
     {Op::kTopK, "top_k", accepts_always, bind_top_k},
     {Op::kTopKGrad, "top_k_grad", accepts_always, bind_top_k_grad},
@@ -241,6 +284,7 @@ constexpr KernelEntry kEntries[] = {
     {Op::kGroupedMatmul, "grouped_matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kGroupedMatmul, "grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
     {Op::kGroupedMatmul, "grouped_matmul_tiled", accepts_tiled, bind_tiled},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_int4", accepts_int4, bind_int4},
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_gemv", accepts_gemv, bind_gemv},
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_tiled", accepts_tiled, bind_tiled},

@@ -253,9 +253,13 @@ void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
   const std::true_type yes;
   const std::false_type no;
   const bool bf16_weights = gemv.dtype == DType::kBF16;
-  if (gemv.offsets != nullptr) return bf16_weights ? with_tiles(bf16{}, no, yes) : with_tiles(e4m3{}, no, yes);
+  const bool int8_weights = gemv.dtype == DType::kI8;
+  if (gemv.offsets != nullptr) {
+    if (int8_weights) return with_tiles(int8_t{}, no, yes);
+    return bf16_weights ? with_tiles(bf16{}, no, yes) : with_tiles(e4m3{}, no, yes);
+  }
   if (bf16_weights) return with_tiles(bf16{}, no, no);
-  if (gemv.dtype == DType::kI8) return with_tiles(int8_t{}, no, no);
+  if (int8_weights) return with_tiles(int8_t{}, no, no);
   gemv.blocks ? with_tiles(e4m3{}, yes, no) : with_tiles(e4m3{}, no, no);
 }
 

@@ -33,6 +33,10 @@ struct Int4Product {
   DType bias_dtype = DType::kF32, out_dtype = DType::kBF16;
   GemvPart parts[kGemvParts];
   int part_count = 1;
+  // Grouped: codes [experts N, K], scales and zeros [K / group, experts N], of which expert e's multiply rows
+  // [offsets[e], offsets[e + 1]) of x; no c or bias, weights_ready is not read.
+  const int32_t* offsets = nullptr;
+  int experts = 1;
 };
 
 // What a block needs, of rows of x at once.
@@ -42,6 +46,12 @@ constexpr int int4_blocks_per_sm(int tokens, DType x) {
 constexpr int64_t int4_stage_bytes(int tokens, DType x, int64_t group) {  // x, codes, scales and zeros of a tile
   const int64_t bytes = tokens * kInt4Depth * (x == DType::kE4M3 ? 1 : 2) + kInt4Rows * kInt4Depth / 2;
   return (bytes + kInt4Depth / group * kInt4Rows * 5 + 1023) / 1024 * 1024;
+}
+
+// Tiles of so many rows of x: grouped, as many as any split of the rows among the experts has.
+constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
+  const int64_t experts = p.experts < p.m ? p.experts : p.m;
+  return experts + (p.m - experts) / tokens;
 }
 
 struct Int4Plan {

@@ -3,13 +3,15 @@
 //
 // A block makes 128 columns of y for kTokens rows: two warp groups multiply, 64 columns each; one thread of a warp
 // copies tiles by TMA: codes and scales as they lie, x swizzled. Sums of a group of K are scaled into the sums of all.
-// The blocks of a cluster share K; each joins a share of their sums, in order.
+// The blocks of a cluster share K; each joins a share of their sums, in order. Of a grouped product there are blocks for
+// any split of the rows among the experts: each finds its own from the offsets, those beyond the last end.
 #pragma once
 
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/matmul/int4.h"
@@ -38,6 +40,32 @@ struct Shape {
   }
 };
 
+// Rows [first, end) of x, of which a block has the first kTokens, and the expert whose they are.
+struct RowTile {
+  int expert, first, end;
+};
+// Tile t of the experts' rows, one expert after the other; beyond the last, none. By one warp.
+template <int kTokens>
+__device__ __forceinline__ void find_tile(const Int4Product& p, int t, RowTile& found) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, each = (p.experts + 31) / 32;
+  const auto begin = [&](int i) { return p.offsets[min(lane * each + i, p.experts)]; };
+  const auto tiles = [&](int i) { return (begin(i + 1) - begin(i) + kTokens - 1) / kTokens; };
+  int of_lane = 0;
+#pragma unroll 4
+  for (int i = 0; i < each; ++i) of_lane += tiles(i);
+  int until = of_lane;
+  unroll<5>([&](int n) {
+    const int other = __shfl_up_sync(kWholeWarp, until, 1 << n);
+    if (lane >= 1 << n) until += other;
+  });
+  int before = until - of_lane;
+  if (lane == 31 && t >= until) found = {0, 0, 0};
+  if (t < before || t >= until) return;
+  int i = 0;
+  while (t >= before + tiles(i)) before += tiles(i++);
+  found = {lane * each + i, begin(i) + (t - before) * kTokens, begin(i + 1)};
+}
+
 struct Stage {
   uint32_t x, codes, scales, zeros;  // shared addresses
 };
@@ -65,7 +93,7 @@ __device__ __forceinline__ void copy_weights(const Int4Product& p, int64_t row_t
   bulk_load_at(to.codes, static_cast<const std::byte*>(p.codes) + (row_tile * steps + step) * kCodeBytes, kCodeBytes,
                full);
   for (int g = 0; g < S::kGroups; ++g) {
-    const int64_t at = (group + g) * p.n + row_tile * kRows;
+    const int64_t at = (group + g) * p.n * p.experts + row_tile * kRows;
     bulk_load_at(to.scales + static_cast<uint32_t>(g * kRows * 4), p.scales + at, kRows * 4, full);
     if (p.zeros != nullptr) bulk_load_at(to.zeros + static_cast<uint32_t>(g * kRows), p.zeros + at, kRows, full);
   }
@@ -228,7 +256,7 @@ __device__ __forceinline__ void store_result(const Int4Product& p, int64_t row, 
   }
 }
 
-// Grid: (rows of x in tiles, N / 128, splits), a cluster along z.
+// Grid: (int4_row_tiles, N / 128, splits), a cluster along z.
 template <typename T, int kTokens, int kGroup, bool kZeros>
 __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, kType<T>))
     int4_kernel(const __grid_constant__ Int4Product p, const __grid_constant__ CUtensorMap x, int stages) {
@@ -236,21 +264,31 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
   extern __shared__ uint8_t shared_bytes[];
   __shared__ Mbarrier full[kMaxStages], empty[kMaxStages];
   __shared__ __align__(16) uint32_t constants[kConstants];
+  __shared__ RowTile found;
   const uint32_t base = (shared_address(shared_bytes) + 1023) & ~1023u;
   const int splits = static_cast<int>(gridDim.z), split = static_cast<int>(blockIdx.z);
-  const int64_t row_tile = blockIdx.y;
-  const int first = static_cast<int>(blockIdx.x) * kTokens, all = static_cast<int>(p.k / kDepth);
+  const int all = static_cast<int>(p.k / kDepth);
   const int first_step = all * split / splits, steps = all * (split + 1) / splits - first_step;
   const int thread = static_cast<int>(threadIdx.x);
-  const int ahead = p.weights_ready ? min(stages, steps) : 0;  // tiles whose weights are under way before x is there
+  const bool grouped = p.offsets != nullptr;
+  // Tiles whose weights are under way before x is there.
+  const int ahead = p.weights_ready && !grouped ? min(stages, steps) : 0;
   if (thread == kMultiplying) {
     for (int i = 0; i < stages; ++i) full[i].init(1), empty[i].init(kMultiplying / 32);
     publish_barriers();
     for (int step = 0; step < ahead; ++step)
-      copy_weights<S>(p, row_tile, first_step + step, stage_at<S>(base, step), full[step]);
+      copy_weights<S>(p, blockIdx.y, first_step + step, stage_at<S>(base, step), full[step]);
   }
   if (thread <= kTables) make_constants(thread, constants);
+  if (grouped && thread < 32) {
+    griddep_wait();
+    find_tile<kTokens>(p, static_cast<int>(blockIdx.x), found);
+  }
   __syncthreads();
+  const int first = grouped ? found.first : static_cast<int>(blockIdx.x) * kTokens;
+  const int rows_end = grouped ? found.end : static_cast<int>(p.m);
+  if (first >= rows_end) return;  // the whole cluster
+  const int column = static_cast<int>(blockIdx.y) * kRows;
   auto* joined = static_cast<float*>(__cvta_shared_to_generic(base));  // over the tiles: [row of x][column of y]
   float sums[kTokens / 2] = {};
   if (thread >= kMultiplying) {
@@ -258,6 +296,7 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
     griddep_wait();
     griddep_launch_dependents();
     if (thread == kMultiplying) {
+      const int64_t row_tile = (grouped ? found.expert : 0) * (p.n / kRows) + blockIdx.y;
       int stage = 0, phase = 1;
 #pragma unroll 1
       for (int step = 0; step < steps; ++step) {
@@ -283,16 +322,16 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
   constexpr bool kFew = kTokens <= 32;  // latencies decide: loads of the first columns go ahead, those of sums at once
   const int begin = kFours * split / splits + thread, end = kFours * (split + 1) / splits;
   const auto read_epilogue = [&](int i) {
-    return Epilogue(p, first + i / (kRows / 4), row_tile * kRows + i % (kRows / 4) * 4);
+    return Epilogue(p, first + i / (kRows / 4), column + i % (kRows / 4) * 4);
   };
   Epilogue epilogue;
-  if (kFew && begin < end && first + begin / (kRows / 4) < p.m) epilogue = read_epilogue(begin);
+  if (kFew && begin < end && first + begin / (kRows / 4) < rows_end) epilogue = read_epilogue(begin);
   const auto cluster = cooperative_groups::this_cluster();
   splits > 1 ? cluster.sync() : __syncthreads();
 #pragma unroll 1
   for (int i = begin; i < end; i += threads(kTokens)) {
     const int token = i / (kRows / 4), col = i % (kRows / 4) * 4;
-    if (first + token >= p.m) break;
+    if (first + token >= rows_end) break;
     const auto part = [&](int rank) {
       float* from = joined + token * kSumStride + col;
       return *reinterpret_cast<const float4*>(splits > 1 ? cluster.map_shared_rank(from, rank) : from);
@@ -313,7 +352,7 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
       for (int rank = 0; rank < splits; ++rank) join(part(rank));
     }
     if (!kFew || i != begin) epilogue = read_epilogue(i);
-    store_result(p, first + token, row_tile * kRows + col, sum, epilogue);
+    store_result(p, first + token, column + col, sum, epilogue);
   }
   if (splits > 1) {  // DSMEM of a block is read until here
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n" ::: "memory");
@@ -324,7 +363,7 @@ template <typename T, int kTokens>
 void launch(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream) {
   const auto with_group = [&]<int kGroup>(std::integral_constant<int, kGroup>) {
     const auto splits = static_cast<unsigned>(plan.splits);
-    const Grid grid{{static_cast<unsigned>((p.m + kTokens - 1) / kTokens), static_cast<unsigned>(p.n / kRows), splits},
+    const Grid grid{{static_cast<unsigned>(int4_row_tiles(p, kTokens)), static_cast<unsigned>(p.n / kRows), splits},
                     threads(kTokens),
                     static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages)),
                     {1, 1, splits}};
