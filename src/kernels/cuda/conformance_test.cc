@@ -49,7 +49,9 @@ bool is_left_out(const KernelEntry& entry) {
 
 cpu::Tolerance tolerance_of(const KernelEntry& entry, const cpu::Case& c) {
   if (entry.name == std::string_view("scaled_grouped_matmul_wgmma")) return kFastAccumulation;
-  if (entry.name == std::string_view("scaled_matmul_int4") && c.inputs[0].dtype == DType::kE4M3) return kShortSums;
+  const bool int4 = entry.name == std::string_view("scaled_matmul_int4") ||
+                    entry.name == std::string_view("scaled_grouped_matmul_int4");
+  if (int4 && c.inputs[0].dtype == DType::kE4M3) return kShortSums;
   if (!on_tensor_cores(entry)) return c.tolerance;
   return entry.op == Op::kAttentionGrad ? kTensorCoreAttentionGrad : kTensorCoreAttention;
 }

@@ -32,9 +32,11 @@ void add_products(std::vector<Case>& cases, int64_t experts, int64_t in, int64_t
                    .dtypes = {DType::kE4M3}});
   cases.push_back({.op = Op::kScaledGroupedMatmul,
                    .name = name + "_int4",
-                   .inputs = {normal(DType::kE4M3, {rows, in}), ones({rows}),
+                   .inputs = {normal(DType::kE4M3, {rows, in}),
+                              ones({rows}),
                               {.dtype = DType::kI4, .shape = {experts * out, in}, .fill = [](Philox&, auto&) {}},
-                              ones({in / 128, experts * out}), offsets(experts, tokens)},
+                              ones({in / 128, experts * out}),
+                              offsets(experts, tokens)},
                    .attrs = {{"trans_b", true},
                              {"scaling_a", std::string("row")},
                              {"scaling_b", std::string("1x128")},

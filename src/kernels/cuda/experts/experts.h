@@ -58,8 +58,8 @@ struct GroupedGemm {
 };
 void launch_grouped_tiled(const GroupedGemm& grouped, cudaStream_t stream);
 
-// x [R, K] w [E N, K]^T by expert, of bf16, or codes of e4m3 or int8; rows of both are whole 16-byte pieces. Scales: one,
-// or one a row.
+// x [R, K] w [E N, K]^T by expert, of bf16, or codes of e4m3 or int8; rows of both are whole 16-byte pieces. Scales:
+// one, or one a row.
 struct GroupedProduct {
   int64_t rows = 0, n = 0, k = 0;
   int experts = 0;

@@ -148,8 +148,8 @@ __device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& 
       uint32_t packed[2];
       unroll<2>([&](int high) {
         const float of_column = scales.columns[high];
-        packed[high] = mma::pack<To>(scaled(of[2 * high], of_row[0], of_column),
-                                     scaled(of[2 * high + 1], of_row[1], of_column));
+        packed[high] =
+            mma::pack<To>(scaled(of[2 * high], of_row[0], of_column), scaled(of[2 * high + 1], of_row[1], of_column));
       });
       asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(in + eight * 256),
                    "r"(packed[0]), "r"(packed[1])

@@ -99,16 +99,14 @@ struct Grouped {
         offsets(w * 2),
         order(scaled ? node.attr<std::string>("order") : "") {}
 
-  const int8_t* zeros(const KernelArgs& args) const {
-    return has_zero ? args.in[offsets + 1].as<int8_t>() : nullptr;
-  }
+  const int8_t* zeros(const KernelArgs& args) const { return has_zero ? args.in[offsets + 1].as<int8_t>() : nullptr; }
 };
 
 bool accepts_tiled(const Graph& graph, const Node& node) {
   const Grouped g(node);
   const auto is_decodable = [&](DType dtype) { return is_wide_float(dtype) || (g.scaled && is_code(dtype)); };
-  return is_decodable(graph.dtype(node.inputs[0])) && is_decodable(graph.dtype(node.inputs[g.w])) &&
-         g.order.empty() && is_wide_float(node.results[0].dtype);
+  return is_decodable(graph.dtype(node.inputs[0])) && is_decodable(graph.dtype(node.inputs[g.w])) && g.order.empty() &&
+         is_wide_float(node.results[0].dtype);
 }
 
 // The stored rows are the outer dim, unless the contraction runs over them.

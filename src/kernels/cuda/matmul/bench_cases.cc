@@ -113,13 +113,24 @@ std::vector<Case> matmul_bench_cases() {
       }
     }
   }
-  for (const int64_t tokens : {1, 16, 64, 512}) {  // weights of four bits by groups of 128
-    for (const Role& role : {Role{"fprop", tokens, 14336, 4096}, Role{"fprop", tokens, 4096, 14336}}) {
-      for (const DType x : {kE4M3, kBF16}) {
-        Case c = fp8_product(role, fmt::format("{}x{}x{}_int4_{}", role.m, role.n, role.k, dtype_name(x)), false);
+  // Weights of four bits by groups of 128, of an 8B Llama, beside FP8's.
+  for (const int64_t tokens : {1, 16, 64, 512, 2048}) {
+    for (const Role& role :
+         {Role{"fprop", tokens, 28672, 4096}, Role{"fprop", tokens, 14336, 4096}, Role{"fprop", tokens, 4096, 14336}}) {
+      Case fp8 = fp8_product(role, fmt::format("{}x{}x{}_beside_int4", role.m, role.n, role.k), false);
+      fp8.inputs[1] = ones({role.m}), fp8.inputs[3] = ones({role.n});
+      fp8.attrs.set("scaling_a", std::string("row")), fp8.attrs.set("scaling_b", std::string("row"));
+      cases.push_back(fp8);
+      for (const char* kind : {"e4m3", "e4m3_zeros", "bf16"}) {
+        const DType x = kind == std::string_view("bf16") ? kBF16 : kE4M3;
+        Case c = fp8_product(role, fmt::format("{}x{}x{}_int4_{}", role.m, role.n, role.k, kind), false);
         c.inputs[0] = normal(x, {role.m, role.k});
         c.inputs[2] = {.dtype = DType::kI4, .shape = {role.n, role.k}, .fill = [](Philox&, auto&) {}};
         c.inputs[3] = ones({role.k / 128, role.n});
+        if (kind == std::string_view("e4m3_zeros")) {
+          c.inputs.push_back(cpu::absent());
+          c.inputs.push_back(cpu::integers(DType::kI8, {role.k / 128, role.n}, -8, 8));
+        }
         if (x == kE4M3) c.inputs[1] = ones({role.m}), c.attrs.set("scaling_a", std::string("row"));
         c.attrs.set("scaling_b", std::string("1x128"));
         c.attrs.set("order", std::string(x == kE4M3 ? "wgmma_x8" : "wgmma_x16"));

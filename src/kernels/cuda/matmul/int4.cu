@@ -9,6 +9,9 @@ void launch_int4(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream
       case 16: return int4::launch<T, 16>(p, plan, stream);
       case 32: return int4::launch<T, 32>(p, plan, stream);
       case 64: return int4::launch<T, 64>(p, plan, stream);
+      case 256:
+        if constexpr (sizeof(T) == 1) return int4::launch<T, 256>(p, plan, stream);
+        return;
       default: return int4::launch<T, 128>(p, plan, stream);
     }
   };

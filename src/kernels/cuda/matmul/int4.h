@@ -55,7 +55,7 @@ constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
 }
 
 struct Int4Plan {
-  int tokens = 8;  // rows of x a block: 8, 16, 32, 64 or 128
+  int tokens = 8;  // rows of x a block: 8, 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
   int splits = 1;  // split-K: blocks of one cluster
   int stages = 4;  // tiles in shared memory
 };

@@ -14,7 +14,8 @@ TEST(ChooseInt4, StagesFitAndSplitsLeaveWorkForEveryBlock) {
         for (const int64_t n : {128, 1024, 4096, 28672})
           for (const int64_t k : {128, 256, 4096, 14336}) {
             const Int4Plan plan = choose_int4({.m = m, .n = n, .k = k, .group = group, .dtype = x}, h200);
-            EXPECT_TRUE(plan.tokens >= std::min<int64_t>(m, 128) && plan.tokens < std::max<int64_t>(2 * m, 9));
+            const int64_t most = x == DType::kE4M3 && group >= 128 ? 256 : 128;
+            EXPECT_TRUE(plan.tokens >= std::min(m, most) && plan.tokens < std::max<int64_t>(2 * m, 9));
             EXPECT_TRUE(plan.splits >= 1 && plan.splits <= std::max<int64_t>(1, k / 512)) << to_string(plan);
             const int64_t bytes = plan.stages * int4_stage_bytes(plan.tokens, x, std::min(group, kInt4Depth));
             EXPECT_TRUE(plan.stages >= 2 && bytes + 1024 <= kSharedBytesPerBlock) << to_string(plan);
@@ -32,8 +33,18 @@ TEST(ChooseInt4, FewTilesShareK) {
   EXPECT_EQ(splits(16, 14336, 4096), 2);
   EXPECT_EQ(splits(64, 4096, 14336), 3);
   EXPECT_EQ(splits(64, 14336, 4096), 1);
-  EXPECT_EQ(splits(256, 4096, 4096), 2);
-  EXPECT_EQ(splits(512, 4096, 14336), 1);
+  EXPECT_EQ(splits(256, 4096, 4096), 3);
+  EXPECT_EQ(splits(512, 4096, 14336), 2);
+  EXPECT_EQ(splits(512, 14336, 4096), 1);
+}
+
+TEST(ChooseInt4, TilesHoldHalfMoreRowsThanAnExpertHasOnAverage) {
+  const auto tokens = [&](int64_t m) {
+    return choose_int4({.m = m, .n = 768, .k = 4096, .dtype = DType::kE4M3, .experts = 128}, {.sm_count = 132}).tokens;
+  };
+  EXPECT_EQ(tokens(64), 8);  // of a row each, most experts none
+  EXPECT_EQ(tokens(128 * 16), 32);
+  EXPECT_EQ(tokens(128 * 128), 256);
 }
 
 }  // namespace
