@@ -12,7 +12,9 @@ Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
   Int4Plan plan;
   // Of an expert's rows half more than there are on average: a second tile reads the weights again.
   const int64_t rows = p.experts == 1 ? p.m : p.m * 3 / 2 / std::min<int64_t>(p.experts, p.m);
-  const int most = p.dtype == DType::kE4M3 && p.group >= kInt4Depth ? 256 : 128;  // that there are kernels of
+  // 256 rows take half more time than 128, so that experts need many.
+  const bool wide = p.dtype == DType::kE4M3 && p.group >= kInt4Depth && (p.experts == 1 || rows > 256);
+  const int most = wide ? 256 : 128;
   while (plan.tokens < most && plan.tokens < rows) plan.tokens *= 2;
   const int64_t tiles = int4_row_tiles(p, plan.tokens) * (p.n / kInt4Rows), steps = p.k / kInt4Depth;
   const int64_t sms = device.sm_count, per_sm = int4_blocks_per_sm(plan.tokens, p.dtype);

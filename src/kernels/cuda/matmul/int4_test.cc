@@ -44,7 +44,8 @@ TEST(ChooseInt4, TilesHoldHalfMoreRowsThanAnExpertHasOnAverage) {
   };
   EXPECT_EQ(tokens(64), 8);  // of a row each, most experts none
   EXPECT_EQ(tokens(128 * 16), 32);
-  EXPECT_EQ(tokens(128 * 128), 256);
+  EXPECT_EQ(tokens(128 * 128), 128);
+  EXPECT_EQ(tokens(128 * 256), 256);
 }
 
 }  // namespace
