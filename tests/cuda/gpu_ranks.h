@@ -1,6 +1,6 @@
 // For tests only: the ranks of a mesh as threads of one process, each with a device. Over NCCL every rank has a device
-// of its own; over the host they share what there is, so that one GPU shows what kernels do on any mesh: graphs with
-// collectives run eagerly only, what stages send each other goes through the device's memory, late.
+// of its own; over the host they share one, which shows what kernels do on any mesh: graphs with collectives run
+// eagerly only, what stages send each other goes through the device's memory, late.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -217,7 +217,7 @@ inline std::string no_ranks(Wire wire, const Mesh& mesh) {
   return "";
 }
 
-inline int device_of(Wire wire, int32_t rank) { return wire == Wire::kNccl ? rank : rank % cuda::device_count(); }
+inline int device_of(Wire wire, int32_t rank) { return wire == Wire::kNccl ? rank : 0; }
 
 // Runs `work` for each rank in a thread of its own; when one throws, the others' waits end. Throws what the first
 // threw.
