@@ -13,7 +13,10 @@
 namespace octet::cuda {
 
 inline constexpr int64_t kInt4Rows = 128, kInt4Depth = 128;  // weight rows and K of a tile; N and K are multiples
-inline constexpr int kInt4Splits = 6;                        // the most blocks that share K
+inline constexpr int kInt4ManyRows = 64;                     // of x a block, from which on it goes through many tiles
+// There: sums of 64 rows of x in shared memory, of each of two warp groups, to be stored.
+inline constexpr int64_t kInt4StagingBytes = 2 * 64 * (64 + 4) * 4;
+inline constexpr int kInt4Splits = 6;  // the most blocks that share K
 
 // y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
 // sums in float32, rounded once.
@@ -55,9 +58,10 @@ constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
 }
 
 struct Int4Plan {
-  int tokens = 8;  // rows of x a block: 8, 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
-  int splits = 1;  // split-K: blocks of one cluster
-  int stages = 4;  // tiles in shared memory
+  int tokens = 8;      // rows of x a block: 8, 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
+  int splits = 1;      // split-K: blocks of one cluster
+  int stages = 4;      // tiles in shared memory
+  int64_t blocks = 1;  // of many rows, for each split
 };
 Int4Plan choose_int4(const Int4Product& product, const DeviceFacts& device);
 std::string to_string(const Int4Plan& plan);

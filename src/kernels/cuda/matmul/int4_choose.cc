@@ -23,9 +23,12 @@ Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
   plan.splits =
       static_cast<int>(std::clamp<int64_t>(splits, 1, std::min<int64_t>(kInt4Splits, std::max<int64_t>(steps / 4, 1))));
   const int64_t resident = std::min(per_sm, (tiles * plan.splits + sms - 1) / sms);
+  const bool many = plan.tokens >= kInt4ManyRows, persistent = plan.splits == 1 && p.experts == 1;
+  plan.blocks = persistent ? std::min(tiles, sms) : tiles;
   const int64_t shared = std::min(kSharedBytesPerSm / resident - (2 << 10), kSharedBytesPerBlock - (1 << 10));
   const int64_t stage = int4_stage_bytes(plan.tokens, p.dtype, std::min(p.group, kInt4Depth));
-  plan.stages = static_cast<int>(std::clamp<int64_t>((shared - 1024) / stage, 2, kMostStages));
+  plan.stages =
+      static_cast<int>(std::clamp<int64_t>((shared - (many ? kInt4StagingBytes : 0) - 1024) / stage, 2, kMostStages));
   return plan;
 }
 

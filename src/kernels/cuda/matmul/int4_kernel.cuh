@@ -3,7 +3,8 @@
 // A block makes 128 columns of y for kTokens rows: two warp groups multiply, 64 columns each; one thread of a warp
 // copies tiles by TMA: codes and scales as they lie, x swizzled. Sums of a group of K are scaled into the sums of all.
 // The blocks of a cluster share K; each joins a share of their sums, in order. Of a grouped product there are blocks
-// for any split of the rows among the experts: each finds its own from the offsets, those beyond the last end.
+// for any split of the rows among the experts: each finds its own from the offsets, those beyond the last end. Blocks
+// of many rows are persistent where they share nothing: a warp group stores its columns while the next tile arrives.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -48,11 +49,45 @@ __device__ __forceinline__ void add(float4& sum, const float4& other) {
   sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
 }
 
-// Grid: (int4_row_tiles, N / 128, splits), a cluster along z.
+// A warp group's sums of a tile become its 64 columns of rows [first, end) of y, by 64 rows, without the other group.
+template <int kTokens>
+__device__ __forceinline__ void store_alone(const Int4Product& p, const float (&sums)[kTokens / 2], float* staging,
+                                            int first, int end, int column) {
+  constexpr int kStride = 64 + 4, kAtOnce = 8;
+  const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
+  const int lane = thread % 32, warp = thread / 32, own_row = warp * 2 + lane / 16;
+  const auto sync = [&] { asm volatile("bar.sync %0, 128;\n" ::"r"(2 + side) : "memory"); };
+  const Columns columns(p, column + side * 64 + lane % 16 * 4);
+  staging += side * 64 * kStride;
+#pragma unroll 1
+  for (int piece = 0; piece < kTokens / 64; ++piece) {
+    const int row = first + piece * 64 + own_row;
+    RowTerms terms[kAtOnce];
+    unroll<kAtOnce>([&](int i) {
+      if (row + 8 * i < end) terms[i].read(p, row + 8 * i, columns);
+    });
+    unroll<kTokens / 64>([&](int of) {
+      if (of != piece) return;
+      unroll<32>([&](int e) {
+        staging[(e / 4 * 8 + lane % 4 * 2 + e % 2) * kStride + warp * 16 + lane / 4 + e % 4 / 2 * 8] =
+            sums[of * 32 + e];
+      });
+    });
+    sync();
+    unroll<kAtOnce>([&](int i) {
+      const auto& sum = *reinterpret_cast<const float4*>(staging + (own_row + 8 * i) * kStride + lane % 16 * 4);
+      if (row + 8 * i < end) terms[i].store(columns, row + 8 * i, sum);
+    });
+    sync();
+  }
+}
+
+// Grid: of few rows (int4_row_tiles, N / 128, splits), of many (blocks, 1, splits); a cluster along z.
 template <typename T, int kTokens, int kGroup, bool kZeros>
 __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, kType<T>))
     int4_kernel(const __grid_constant__ Int4Product p, const __grid_constant__ CUtensorMap x, int stages) {
   using S = Shape<T, kTokens, kGroup>;
+  constexpr bool kMany = kTokens >= kInt4ManyRows;
   extern __shared__ uint8_t shared_bytes[];
   __shared__ Mbarrier full[kMaxStages], empty[kMaxStages];
   __shared__ __align__(16) uint32_t constants[kConstants];
@@ -63,50 +98,67 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, 
   const int first_step = all * split / splits, steps = all * (split + 1) / splits - first_step;
   const int thread = static_cast<int>(threadIdx.x);
   const bool grouped = p.offsets != nullptr;
-  // Tiles whose weights are under way before x is there.
+  const int row_tiles = kMany ? static_cast<int>(int4_row_tiles(p, kTokens)) : 1;
+  const int column_tiles = static_cast<int>(p.n / kRows), tiles = kMany ? row_tiles * column_tiles : 1;
+  const int own = kMany ? static_cast<int>(blockIdx.x) : 0;  // the first tile
+  const auto row_tile_of = [&](int t) { return kMany ? t % row_tiles : static_cast<int>(blockIdx.x); };
+  const auto column_tile_of = [&](int t) { return kMany ? t / row_tiles : static_cast<int>(blockIdx.y); };
+  // Of the first tile, steps whose weights are under way before x is there.
   const int ahead = p.weights_ready && !grouped ? min(stages, steps) : 0;
   if (thread == kMultiplying) {
     for (int i = 0; i < stages; ++i) full[i].init(1), empty[i].init(kMultiplying / 32);
     publish_barriers();
     for (int step = 0; step < ahead; ++step)
-      copy_weights<S>(p, blockIdx.y, first_step + step, stage_at<S>(base, step), full[step]);
+      copy_weights<S>(p, column_tile_of(own), first_step + step, stage_at<S>(base, step), full[step]);
   }
   if (thread <= kTables) make_constants(thread, constants);
   if (grouped && thread < 32) {
     griddep_wait();
-    find_tile<kTokens>(p, static_cast<int>(blockIdx.x), found);
+    find_tile<kTokens>(p, row_tile_of(own), found);
   }
   __syncthreads();
-  const int first = grouped ? found.first : static_cast<int>(blockIdx.x) * kTokens;
+  if (grouped && found.first >= found.end) return;  // the whole cluster
+  const auto first_of = [&](int t) { return grouped ? found.first : row_tile_of(t) * kTokens; };
   const int rows_end = grouped ? found.end : static_cast<int>(p.m);
-  if (first >= rows_end) return;  // the whole cluster
-  const int column = static_cast<int>(blockIdx.y) * kRows;
-  auto* joined = static_cast<float*>(__cvta_shared_to_generic(base));  // over the tiles: [row of x][column of y]
   if (thread >= kMultiplying) {
-    if constexpr (kTokens > 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
+    if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
     griddep_wait();
     griddep_launch_dependents();
-    if (thread == kMultiplying) {
-      const int64_t row_tile = (grouped ? found.expert : 0) * (p.n / kRows) + blockIdx.y;
-      int stage = 0, phase = 1;
+    if (thread > kMultiplying) return;
+    Turn turn{0, 1};
 #pragma unroll 1
-      for (int step = 0; step < steps; ++step) {
-        const Stage tile = stage_at<S>(base, stage);
-        empty[stage].wait(static_cast<uint32_t>(phase));
-        if (step >= ahead) copy_weights<S>(p, row_tile, first_step + step, tile, full[stage]);
-        copy_x<T, kTokens>(x, first, first_step + step, tile.x, full[stage]);
-        if (++stage == stages) stage = 0, phase ^= 1;
+    for (int t = own; t < tiles; t += static_cast<int>(gridDim.x)) {
+      const int first = first_of(t);
+      const int64_t weights = (grouped ? found.expert * column_tiles : 0) + column_tile_of(t);
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step, turn = turn.next(stages)) {
+        const Stage tile = stage_at<S>(base, turn.stage);
+        empty[turn.stage].wait(turn.phase);
+        if (t > own || step >= ahead) copy_weights<S>(p, weights, first_step + step, tile, full[turn.stage]);
+        copy_x<T, kTokens>(x, first, first_step + step, tile.x, full[turn.stage]);
       }
     }
     return;
   }
-  if constexpr (kTokens > 32) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+  auto* joined = static_cast<float*>(__cvta_shared_to_generic(base));  // over the tiles: [row of x][column of y]
   float sums[kTokens / 2] = {};
-  if constexpr (kTokens <= 32)
+  if constexpr (kMany) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
+    float* staging = joined + stages * S::kStageBytes / 4;
+    Turn turn;
+#pragma unroll 1
+    for (int t = own; t < tiles; t += static_cast<int>(gridDim.x)) {
+      unroll<kTokens / 2>([&](int e) { sums[e] = 0; });
+      multiply_many<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, turn, constants, sums);
+      griddep_wait();
+      if (splits == 1) store_alone<kTokens>(p, sums, staging, first_of(t), rows_end, column_tile_of(t) * kRows);
+    }
+    if (splits == 1) return;
+  } else {
     multiply_few<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, constants, sums);
-  else
-    multiply_many<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, constants, sums);
-  griddep_wait();
+    griddep_wait();
+  }
+  const int first = first_of(own), column = column_tile_of(own) * kRows;
   const auto sync = [] { asm volatile("bar.sync 1, 256;\n" ::: "memory"); };  // of the multiplying
   sync();                                                                     // nobody reads tiles any more
   const int lane = thread % 32, warp = thread / 32;
@@ -156,10 +208,11 @@ template <typename T, int kTokens>
 void launch(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream) {
   const auto with_group = [&]<int kGroup>(std::integral_constant<int, kGroup>) {
     const auto splits = static_cast<unsigned>(plan.splits);
-    const Grid grid{{static_cast<unsigned>(int4_row_tiles(p, kTokens)), static_cast<unsigned>(p.n / kRows), splits},
-                    threads(kTokens),
-                    static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages)),
-                    {1, 1, splits}};
+    const auto rows = static_cast<unsigned>(int4_row_tiles(p, kTokens)), columns = static_cast<unsigned>(p.n / kRows);
+    const dim3 blocks =
+        kTokens < kInt4ManyRows ? dim3{rows, columns, splits} : dim3{static_cast<unsigned>(plan.blocks), 1, splits};
+    const Grid grid{
+        blocks, threads(kTokens), static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages)), {1, 1, splits}};
     const CUtensorMap x = row_tiles(p.x, p.dtype, p.m, p.k, kTokens);
     p.zeros != nullptr ? launch_overlapped(int4_kernel<T, kTokens, kGroup, true>, grid, stream, p, x, plan.stages)
                        : launch_overlapped(int4_kernel<T, kTokens, kGroup, false>, grid, stream, p, x, plan.stages);

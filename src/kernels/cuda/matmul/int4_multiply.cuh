@@ -87,7 +87,7 @@ __device__ __forceinline__ void multiply_few(uint32_t base, int stages, int step
 // read ahead.
 template <typename T, int kTokens, int kGroup, bool kZeros>
 __device__ __forceinline__ void multiply_many(uint32_t base, int stages, int steps, Mbarrier* full, Mbarrier* empty,
-                                              const uint32_t* constants, float (&sums)[kTokens / 2]) {
+                                              Turn& turn, const uint32_t* constants, float (&sums)[kTokens / 2]) {
   using S = Shape<T, kTokens, kGroup>;
   constexpr int kUnit = 128 / static_cast<int>(sizeof(T)), kUnits = kDepth / kUnit;
   constexpr int kGroups = kUnit > kGroup ? kUnit / kGroup : 1;   // of a unit
@@ -103,12 +103,10 @@ __device__ __forceinline__ void multiply_many(uint32_t base, int stages, int ste
   float part[2][kCount];
   Codes codes;
   F f;
-  int stage = 0;
-  uint32_t phase = 0;
   const auto start = [&](int unit, int piece) {
     constexpr int kProducts = F::kProducts / kGroups;
     const int rows = piece % kRowPieces, at = piece / kRowPieces * kProducts;
-    const uint64_t x = descriptors + static_cast<uint64_t>(stage * (S::kStageBytes / 16));
+    const uint64_t x = descriptors + static_cast<uint64_t>(turn.stage * (S::kStageBytes / 16));
     wgmma::pin(part[piece % 2]);
     wgmma::fence();
     unroll<kProducts>([&](int i) {
@@ -128,21 +126,18 @@ __device__ __forceinline__ void multiply_many(uint32_t base, int stages, int ste
       sum = fmaf(f.scale[piece / kRowPieces][e % 4 / 2], part[piece % 2][e], sum);
     });
   };
-  const auto read_codes = [&](int from) {
-    full[from].wait(phase);
-    codes.read(stage_at<S>(base, from).codes + static_cast<uint32_t>(side * kCodeBytes / 2 + thread * 16));
+  const auto read_codes = [&](const Turn& from) {
+    full[from.stage].wait(from.phase);
+    codes.read(stage_at<S>(base, from.stage).codes + static_cast<uint32_t>(side * kCodeBytes / 2 + thread * 16));
   };
-  read_codes(0);
+  read_codes(turn);
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    const int next = stage + 1 < stages ? stage + 1 : 0;
+    const Turn next = turn.next(stages);
     unroll<kUnits>([&](int unit) {
-      f.make(codes, stage_at<S>(base, stage), unit, unit * kUnit / kGroup, row, unpack);
+      f.make(codes, stage_at<S>(base, turn.stage), unit, unit * kUnit / kGroup, row, unpack);
       start(unit, 0), start(unit, 1);
-      if (unit == kUnits - 1 && step + 1 < steps) {
-        if (next == 0) phase ^= 1;
-        read_codes(next);
-      }
+      if (unit == kUnits - 1 && step + 1 < steps) read_codes(next);
       unroll<kPieces - 2>([&](int piece) {
         wgmma::wait<1>();
         end(unit, piece);
@@ -154,11 +149,11 @@ __device__ __forceinline__ void multiply_many(uint32_t base, int stages, int ste
       wgmma::pin(part[1]);
       if (unit == kUnits - 1) {
         __syncwarp();
-        if (lane == 0) empty[stage].arrive();
+        if (lane == 0) empty[turn.stage].arrive();
       }
       end(unit, kPieces - 1);
     });
-    stage = next;
+    turn = next;
   }
 }
 

@@ -17,7 +17,8 @@ TEST(ChooseInt4, StagesFitAndSplitsLeaveWorkForEveryBlock) {
             const int64_t most = x == DType::kE4M3 && group >= 128 ? 256 : 128;
             EXPECT_TRUE(plan.tokens >= std::min(m, most) && plan.tokens < std::max<int64_t>(2 * m, 9));
             EXPECT_TRUE(plan.splits >= 1 && plan.splits <= std::max<int64_t>(1, k / 512)) << to_string(plan);
-            const int64_t bytes = plan.stages * int4_stage_bytes(plan.tokens, x, std::min(group, kInt4Depth));
+            int64_t bytes = plan.stages * int4_stage_bytes(plan.tokens, x, std::min(group, kInt4Depth));
+            if (plan.tokens >= kInt4ManyRows) bytes += kInt4StagingBytes;
             EXPECT_TRUE(plan.stages >= 2 && bytes + 1024 <= kSharedBytesPerBlock) << to_string(plan);
           }
 }

@@ -26,7 +26,8 @@ struct Shape {
   static constexpr int kStageBytes = static_cast<int>(int4_stage_bytes(kTokens, kType<T>, kGroup));
   static constexpr int kSumBytes = kTokens * kSumStride * 4;
   static constexpr int bytes(int stages) {
-    return (stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes) + 1024;
+    const int tiles = stages * kStageBytes + (kTokens >= kInt4ManyRows ? static_cast<int>(kInt4StagingBytes) : 0);
+    return (tiles > kSumBytes ? tiles : kSumBytes) + 1024;
   }
 };
 
@@ -55,6 +56,16 @@ __device__ __forceinline__ void find_tile(const Int4Product& p, int t, RowTile& 
   while (t >= before + tiles(i)) before += tiles(i++);
   found = {lane * each + i, begin(i) + (t - before) * kTokens, begin(i + 1)};
 }
+
+// A stage in the order of its uses, and the parity of this one.
+struct Turn {
+  int stage = 0;
+  uint32_t phase = 0;
+
+  __device__ __forceinline__ Turn next(int stages) const {
+    return stage + 1 < stages ? Turn{stage + 1, phase} : Turn{0, phase ^ 1};
+  }
+};
 
 struct Stage {
   uint32_t x, codes, scales, zeros;  // shared addresses
