@@ -44,11 +44,11 @@ def free_port():
     raise AssertionError("no port of 29100 to 32700 is free")
 
 
-def wait_until(holds, what):
-    deadline = time.monotonic() + PATIENCE
+def wait_until(holds, what, seconds=PATIENCE):
+    deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not after {PATIENCE} s")
+            raise AssertionError(f"{what}: not after {seconds} s")
         time.sleep(0.01)
 
 

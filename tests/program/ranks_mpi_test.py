@@ -37,6 +37,13 @@ def end(process, folder, seconds):
         raise AssertionError(f"mpirun has not ended after {seconds} s:\n{(folder / 'log').read_text()}") from None
 
 
+def has_ended(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def strike(octet, folder, ranks, common, victim, number):
     """The text of all ranks after the signal to one of them, and mpirun's exit status."""
     folder.mkdir()
@@ -46,11 +53,18 @@ def strike(octet, folder, ranks, common, victim, number):
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began > 2 and steps_done(folder / "out") > 100 // ranks, "steps")
     children = [int(c) for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/children") for c in task.read_text().split()]
-    os.kill(next(c for c in children if f"\0OMPI_COMM_WORLD_RANK={victim}\0" in
-                 pathlib.Path(f"/proc/{c}/environ").read_text(errors="replace")), number)
+    struck = next(c for c in children if f"\0OMPI_COMM_WORLD_RANK={victim}\0" in
+                  pathlib.Path(f"/proc/{c}/environ").read_text(errors="replace"))
+    os.kill(struck, number)
     began = time.monotonic()
-    status = end(process, folder, TIMEOUT + 5 if number == signal.SIGSTOP else 10)
-    print(f"rank {victim} of {ranks}, {number.name}: all have ended after {time.monotonic() - began:.1f} s", flush=True)
+    most = TIMEOUT + 5 if number == signal.SIGSTOP else 10
+    try:
+        wait_until(lambda: all(has_ended(c) for c in children if c != struck), "the end of the other ranks", most)
+    except AssertionError:
+        process.kill()
+        raise
+    print(f"rank {victim} of {ranks}, {number.name}: the others have ended after {time.monotonic() - began:.1f} s", flush=True)
+    status = end(process, folder, 60)  # mpirun gives one that is stopped its own time
     return status, (folder / "log").read_text().replace("\r", "\n")
 
 
