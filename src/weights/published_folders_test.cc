@@ -54,7 +54,6 @@ TEST(PublishedFolders, ZeroPointsAndSortedColumnsAreFound) {
   EXPECT_FALSE(mixture.decide("layers.0.mlp.experts.up", GemmRole::kFprop).codes) << "each expert has its own order";
 }
 
-// Where the target has the products; elsewhere experts are in the compute type.
 TEST(PublishedFolders, ExpertsRunInCodes) {
   const auto weights = open_weights(testdata("ct_qwen2_moe"));
   const auto experts = [&](const Target& target, const char* recipe) {

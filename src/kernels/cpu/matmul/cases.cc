@@ -209,6 +209,7 @@ std::vector<Case> group_cases() {
               : m < 9 ? 1408
                       : 640,
               scaling, x, i4, zero, x == DType::kBF16 ? "wgmma_x16" : "wgmma_x8");
+  add(129, 140 * 128, 384, "1x128", DType::kE4M3, i4, false, "wgmma_x8");  // more tiles than a GPU has SMs
   add(7, 16, 96, "1x32", i8, i4, true, "rows16");
   add(2, 32, 200, "row", i8, i4, false, "rows16");
   return cases;
