@@ -52,8 +52,16 @@ def wait_until(holds, what, seconds=PATIENCE):
         time.sleep(0.01)
 
 
+def state_of(pid):
+    """A letter of proc(5): T stopped, Z a zombie; X where there is no such process."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 def is_stopped(process):
-    return pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return state_of(process.pid) in "Tt"
 
 
 def steps_done(out):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Ranks of `octet train` under mpirun: the files of ranks as threads, byte for byte; what is said of one that is killed or
-stopped, and how soon all have ended; SIGTERM to one. Usage: ranks_mpi_test.py OCTET TEXT MESH. Exit status 77: no MPI."""
+stopped, and how soon the others have ended; SIGTERM to one. Usage: ranks_mpi_test.py OCTET TEXT MESH. Exit status 77: no MPI."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from rank_runs import SETTINGS, STAGES, make_corpus, newest_checkpoint, run_threads, states, steps_done, wait_until
+from rank_runs import SETTINGS, STAGES, make_corpus, newest_checkpoint, run_threads, state_of, states, steps_done, wait_until
 
 MESHES = {  # ranks; settings beside parallel.data=2
     "2": (2, []),
@@ -37,13 +37,6 @@ def end(process, folder, seconds):
         raise AssertionError(f"mpirun has not ended after {seconds} s:\n{(folder / 'log').read_text()}") from None
 
 
-def has_ended(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def strike(octet, folder, ranks, common, victim, number):
     """The text of all ranks after the signal to one of them, and mpirun's exit status."""
     folder.mkdir()
@@ -59,7 +52,7 @@ def strike(octet, folder, ranks, common, victim, number):
     began = time.monotonic()
     most = TIMEOUT + 5 if number == signal.SIGSTOP else 10
     try:
-        wait_until(lambda: all(has_ended(c) for c in children if c != struck), "the end of the other ranks", most)
+        wait_until(lambda: all(state_of(c) in "XZ" for c in children if c != struck), "the end of the other ranks", most)
     except AssertionError:
         process.kill()
         raise
