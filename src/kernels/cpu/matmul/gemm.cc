@@ -16,7 +16,7 @@ namespace {
 
 // What a thread packs of A and of B, and the sums of a block, fit in L2 together.
 constexpr int64_t kBlockM = 192, kBlockN = 512;
-constexpr int64_t kBytesOfA = 448 << 10, kBytesOfB = 1 << 20;
+constexpr int64_t kBytesOfA = 448 << 10, kBytesOfB = 1280 << 10;
 constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more than the engine's
 constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
 constexpr int64_t kScratchPerThread = kBytesOfA + kBytesOfB + kBlockM * (kBlockN + kTilePadding) * 4;
@@ -111,6 +111,12 @@ void store_tile(const GemmOutput& out, const float* tile, int64_t ld, int64_t m0
 }
 
 }  // namespace
+
+const GemmEngine& float_engine(int64_t rows) {
+  constexpr int64_t kRows = 128;
+  const GemmEngine* amx = rows >= kRows ? amx_float_engine() : nullptr;
+  return amx != nullptr ? *amx : vector_engine();
+}
 
 StoreTile choose_store(const GemmOutput& out) {
   return with_wide_type(out.dtype, [&]<typename Out>(Out) -> StoreTile {

@@ -53,6 +53,11 @@ const GemmEngine& vector_engine();
 // AMX bf16 products with float32 sums; null if the CPU, the OS or the build lacks it. Operands must be exact in
 // bf16 (see load_run_bf16).
 const GemmEngine* amx_engine();
+// Float32 on AMX: operands in three parts of bf16, sums of six products, with the error of float32's own (relative
+// 2^-25 or so a product); what is below 2^-126 is lost, infinities give NaN. Null also without AVX-512 BF16.
+const GemmEngine* amx_float_engine();
+// The faster one for any types: AMX's from so many rows on that splitting B is paid for.
+const GemmEngine& float_engine(int64_t rows);
 // Int8 codes with int32 sums, exact for depth < kMaxIntegerDepth in any order of summation.
 const GemmEngine& int8_engine();
 inline constexpr int64_t kMaxIntegerDepth = int64_t{1} << 17;  // 128 * 128 * 2^17 = 2^31

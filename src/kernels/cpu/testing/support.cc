@@ -45,8 +45,8 @@ std::string support_table() {
       "run the op's cases with that type of floating-point inputs; `reference` is the plain definition, empty means "
       "the\n"
       "case list has no such case (any type still runs, by the reference row). On processors with AMX bf16 attention\n"
-      "runs by `attention_amx`, its gradient by `attention_grad_amx`, products of 512 rows and more by "
-      "`matmul_amx`.\n\n| op |";
+      "runs by `attention_amx`, its gradient by `attention_grad_amx`, products of 512 rows and more, in f32\n"
+      "of 128, by `matmul_amx`.\n\n| op |";
   for (DType dtype : kColumns) text.append(" ").append(dtype_name(dtype)).append(" |");
   text += "\n|---|";
   for (size_t i = 0; i < std::size(kColumns); ++i) text += "---|";
