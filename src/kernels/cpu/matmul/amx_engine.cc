@@ -53,8 +53,8 @@ void store_rows(__m512i (&rows)[16], uint16_t* tile) {
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(tile + i * kTileDepth, rows[i]);
 }
 
-// How operands lie before they are packed: `along` gives the parts of 32 elements of a run, `pairs` those of 16 words,
-// each of the two elements of one place of two runs.
+// How operands lie before they are packed: `along` gives the parts of 32 elements of a run, as 16 words of the depths
+// first(i) and second(i), `pairs` those of 16 words, each of the two elements of one place of two runs.
 struct Bf16Source {
   using Element = uint16_t;
   static constexpr int kParts = 1;
@@ -62,6 +62,8 @@ struct Bf16Source {
   static void load(const MatrixView& view, int64_t r, int64_t c, int64_t count, Element* to) {
     load_run_bf16(view, r, c, count, to);
   }
+  static int first(int i) { return 2 * i; }
+  static int second(int i) { return 2 * i + 1; }
   static void along(const Element* run, __m512i (&parts)[kParts]) { parts[0] = _mm512_loadu_si512(run); }
   static void pairs(const Element* even, const Element* odd, __m512i (&parts)[kParts]) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
@@ -70,7 +72,6 @@ struct Bf16Source {
   }
 };
 
-#ifdef __AVX512BF16__
 struct Float32Source {
   using Element = float;
   static constexpr int kParts = 3;
@@ -78,31 +79,26 @@ struct Float32Source {
   static void load(const MatrixView& view, int64_t r, int64_t c, int64_t count, Element* to) {
     load_run(view, r, c, count, to);
   }
-  static void along(const Element* run, __m512i (&parts)[kParts]) {
-    split(run, run + 16, [&](int part, __m512i both, __m512i, __m512i) { parts[part] = both; });
-  }
-  static void pairs(const Element* even, const Element* odd, __m512i (&parts)[kParts]) {
-    split(even, odd, [&](int part, __m512i, __m512i low, __m512i high) {
-      parts[part] = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-    });
-  }
-
- private:
-  // body(part, bf16 of both vectors, those of `first` as words, those of `second`).
-  template <typename Body>
-  static void split(const float* first, const float* second, const Body& body) {
-    __m512 a = _mm512_loadu_ps(first), b = _mm512_loadu_ps(second);
+  // Both operands pair depth i with i + 16.
+  static int first(int i) { return i; }
+  static int second(int i) { return i + 16; }
+  static void along(const Element* run, __m512i (&parts)[kParts]) { pairs(run, run + 16, parts); }
+  static void pairs(const Element* low, const Element* high, __m512i (&parts)[kParts]) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u)), half = _mm512_set1_epi32(0x8000);
+    __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
+    // What the rounded upper half leaves, exactly; after two of them 8 bits are left.
+    const auto rest = [&](__m512i value, __m512i rounded) {
+      const __m512 part = _mm512_castsi512_ps(_mm512_and_si512(rounded, upper));
+      return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(value), part));
+    };
     for (int part = 0; part < kParts; ++part) {
-      const auto both = std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
-      const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(both));
-      const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(both, 1));
-      body(part, both, low, high);
-      a = _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_slli_epi32(low, 16)));
-      b = _mm512_sub_ps(b, _mm512_castsi512_ps(_mm512_slli_epi32(high, 16)));
+      const bool last = part + 1 == kParts;
+      const __m512i x = last ? a : _mm512_add_epi32(a, half), y = last ? b : _mm512_add_epi32(b, half);
+      parts[part] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(x, 16), y, upper, 0xf8);  // x >> 16 | (y & upper)
+      if (!last) a = rest(a, x), b = rest(b, y);
     }
   }
 };
-#endif
 
 // Up to `kRuns` stored runs, each padded with zeros to a multiple of `unit`: without a copy where possible.
 template <typename Source, int64_t kRuns>
@@ -167,7 +163,7 @@ void pack_across_depth(const MatrixView& view, int64_t outer0, int64_t count, in
       __m512i rows[kParts][16];
       for (int i = 0; i < 16; ++i) {
         __m512i parts[kParts];
-        Source::pairs(runs.run[2 * i] + outer, runs.run[2 * i + 1] + outer, parts);
+        Source::pairs(runs.run[Source::first(i)] + outer, runs.run[Source::second(i)] + outer, parts);
         for (int part = 0; part < kParts; ++part) rows[part][i] = parts[part];
       }
       for (int part = 0; part < kParts; ++part) store_rows<!kPaired>(rows[part], tile_of(outer) + part * 2 * kTile);
@@ -274,13 +270,7 @@ bool has_tiles() {
 }  // namespace
 
 const GemmEngine* amx_engine() { return has_tiles() ? &kEngine<Bf16Source> : nullptr; }
-const GemmEngine* amx_float_engine() {
-#ifdef __AVX512BF16__
-  return has_tiles() ? &kEngine<Float32Source> : nullptr;
-#else
-  return nullptr;
-#endif
-}
+const GemmEngine* amx_float_engine() { return has_tiles() ? &kEngine<Float32Source> : nullptr; }
 
 }  // namespace octet::cpu
 #else

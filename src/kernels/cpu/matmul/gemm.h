@@ -54,7 +54,7 @@ const GemmEngine& vector_engine();
 // bf16 (see load_run_bf16).
 const GemmEngine* amx_engine();
 // Float32 on AMX: operands in three parts of bf16, sums of six products, with the error of float32's own (relative
-// 2^-25 or so a product); what is below 2^-126 is lost, infinities give NaN. Null also without AVX-512 BF16.
+// 2^-25 or so a product); what is below 2^-126 is lost, infinities give NaN. Null as above.
 const GemmEngine* amx_float_engine();
 // The faster one for any types: AMX's from so many rows on that splitting B is paid for.
 const GemmEngine& float_engine(int64_t rows);
