@@ -130,6 +130,13 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 
 constexpr int64_t kPool = 4'194'301;  // a prime: the rows of a matrix differ
 
+// Where a param begins in the pool, by its name (FNV-1a): two that began alike would give results that point alike.
+int64_t pool_start(const std::string& param) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char letter : param) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+  return static_cast<int64_t>(hash % kPool);
+}
+
 // Integer codes have steps of one where floats of 0.02 would all be zeros: their scale_inv makes up for it.
 float integer_scale(DType dtype) { return dtype == DType::kI8 ? 1000 : dtype == DType::kI4 ? 100 : 1; }
 
@@ -225,7 +232,8 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
       for (float& value : scaled) value *= integer_scale(dtype);
       convert(DType::kF32, scaled.data(), dtype, pool.data(), count);
     }
-    const int64_t width = dtype == DType::kI4 ? 1 : dtype_bytes(dtype), offset = storage_bytes(dtype, tensor.at.offset);
+    const int64_t width = dtype == DType::kI4 ? 1 : dtype_bytes(dtype),
+                  offset = storage_bytes(dtype, pool_start(tensor.param) + tensor.at.offset);
     fill_logical(executor, tensor, width, [&](int64_t at, std::span<std::byte> to) {
       for (size_t done = 0; done < to.size();) {
         const size_t from = (static_cast<size_t>(offset + at) + done) % pool.size();

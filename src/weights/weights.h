@@ -158,8 +158,9 @@ std::unique_ptr<Executor> load_program(Program program, const CompileOptions& op
                                        const CudaOptions& cuda = {}, Communicator* ranks = nullptr);
 
 // Fills masters and codes with weights for benchmarks and tests of speed, distributed as fresh ones are, from one pool
-// again and again, because making billions of different values would take minutes: tables and matrices with normal
-// values of deviation 0.02, vectors as they are initialized, scales with 1. Then prepares.
+// again and again, from a place of each param's own, because making billions of different values would take minutes:
+// tables and matrices with normal values of deviation 0.02, vectors as they are initialized, scales with 1. Then
+// prepares.
 void fill_random_weights(Executor& executor, uint64_t seed);
 
 // Fresh weights as the model's params say (init, std), from the seed; then prepares.
