@@ -62,6 +62,13 @@ inline void store_block(float* c, int64_t row) {
   _tile_stored(3, c + 16 * row + 16, row * 4);
 }
 
+// The nearest bf16 of each value, in the upper half of its word.
+OCTET_SIMD simd::Words nearest(simd::Floats value) {
+  return (std::bit_cast<simd::Words>(value) + 0x8000u) & 0xffff0000u;
+}
+// Words of two bf16, given in upper halves.
+OCTET_SIMD simd::Words pairs(simd::Words even, simd::Words odd) { return (even >> 16) | (odd & 0xffff0000u); }
+
 // Adds a b to the block in the registers.
 inline void multiply_block(const Operand& a, const Operand& b, int64_t depth) {
   const auto *left = static_cast<const std::byte*>(a.data), *right = static_cast<const std::byte*>(b.data);

@@ -100,7 +100,7 @@ struct Split {
   Words high, low;
 };
 OCTET_SIMD Split split(Floats value) {
-  const Words high = (std::bit_cast<Words>(value) + 0x8000u) & 0xffff0000u;
+  const Words high = nearest(value);
   return {high, std::bit_cast<Words>(value - std::bit_cast<Floats>(high)) + 0x8000u};
 }
 OCTET_SIMD void store_upper_halves(uint16_t* to, Words words) {
@@ -108,8 +108,8 @@ OCTET_SIMD void store_upper_halves(uint16_t* to, Words words) {
   std::memcpy(to, &halves, sizeof halves);
 }
 OCTET_SIMD void store_pairs(uint32_t* to, Words even, Words odd) {
-  const Words pairs = (even >> 16) | (odd & 0xffff0000u);
-  std::memcpy(to, &pairs, sizeof pairs);
+  const Words words = pairs(even, odd);
+  std::memcpy(to, &words, sizeof words);
 }
 
 }  // namespace octet::cpu::amx

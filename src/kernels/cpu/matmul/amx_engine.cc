@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileDepth = 32, kPanel = 32;
 constexpr int64_t kTile = kTileRows * kTileDepth;  // elements, 1 KiB
 constexpr int64_t kMaxRun = 512;                   // of a stored row that is loaded at once
-constexpr int64_t kPanelBytes = 448 << 10;         // a panel of A fits the room that gemm.cc has for it
+
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // As simd::transpose, by unpacking instructions: 1.40 instead of 1.57 ms for FP8 of 512 x 1024 x 1024 on one core.
@@ -57,11 +57,9 @@ void store_rows(__m512i (&rows)[16], uint16_t* tile) {
 // first(i) and second(i), `pairs` those of 16 words, each of the two elements of one place of two runs.
 struct Bf16Source {
   using Element = uint16_t;
+  static constexpr DType kStored = DType::kBF16;
   static constexpr int kParts = 1;
-  static bool is_stored(const MatrixView& view) { return view.dtype == DType::kBF16 && view.scales == nullptr; }
-  static void load(const MatrixView& view, int64_t r, int64_t c, int64_t count, Element* to) {
-    load_run_bf16(view, r, c, count, to);
-  }
+  static constexpr auto kLoad = load_run_bf16;
   static int first(int i) { return 2 * i; }
   static int second(int i) { return 2 * i + 1; }
   static void along(const Element* run, __m512i (&parts)[kParts]) { parts[0] = _mm512_loadu_si512(run); }
@@ -74,31 +72,30 @@ struct Bf16Source {
 
 struct Float32Source {
   using Element = float;
+  static constexpr DType kStored = DType::kF32;
   static constexpr int kParts = 3;
-  static bool is_stored(const MatrixView& view) { return view.dtype == DType::kF32 && view.scales == nullptr; }
-  static void load(const MatrixView& view, int64_t r, int64_t c, int64_t count, Element* to) {
-    load_run(view, r, c, count, to);
-  }
+  static constexpr auto kLoad = load_run;
   // Both operands pair depth i with i + 16.
   static int first(int i) { return i; }
   static int second(int i) { return i + 16; }
   static void along(const Element* run, __m512i (&parts)[kParts]) { pairs(run, run + 16, parts); }
   static void pairs(const Element* low, const Element* high, __m512i (&parts)[kParts]) {
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u)), half = _mm512_set1_epi32(0x8000);
-    __m512i a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
-    // What the rounded upper half leaves, exactly; after two of them 8 bits are left.
-    const auto rest = [&](__m512i value, __m512i rounded) {
-      const __m512 part = _mm512_castsi512_ps(_mm512_and_si512(rounded, upper));
-      return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(value), part));
-    };
+    simd::Floats a = simd::load(low, simd::Full{}), b = simd::load(high, simd::Full{});
     for (int part = 0; part < kParts; ++part) {
+      // Of the third, 8 bits or a NaN are left, which rounding could make 0.
       const bool last = part + 1 == kParts;
-      const __m512i x = last ? a : _mm512_add_epi32(a, half), y = last ? b : _mm512_add_epi32(b, half);
-      parts[part] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(x, 16), y, upper, 0xf8);  // x >> 16 | (y & upper)
-      if (!last) a = rest(a, x), b = rest(b, y);
+      const simd::Words x = last ? std::bit_cast<simd::Words>(a) : amx::nearest(a),
+                        y = last ? std::bit_cast<simd::Words>(b) : amx::nearest(b);
+      parts[part] = (__m512i)amx::pairs(x, y);
+      a -= std::bit_cast<simd::Floats>(x), b -= std::bit_cast<simd::Floats>(y);  // exact
     }
   }
 };
+
+template <typename Source>
+bool is_stored(const MatrixView& view) {
+  return view.dtype == Source::kStored && view.scales == nullptr;
+}
 
 // Up to `kRuns` stored runs, each padded with zeros to a multiple of `unit`: without a copy where possible.
 template <typename Source, int64_t kRuns>
@@ -114,10 +111,10 @@ struct Runs {
       run[i] = own;
       if (i >= count) {
         std::fill_n(own, padded, Element{});
-      } else if (Source::is_stored(view) && padded == length) {
+      } else if (is_stored<Source>(view) && padded == length) {
         run[i] = static_cast<const Element*>(view.data) + (r0 + i) * view.cols + c;
       } else {
-        Source::load(view, r0 + i, c, length, own);
+        Source::kLoad(view, r0 + i, c, length, own);
         std::fill_n(own + length, padded - length, Element{});
       }
     }
@@ -190,12 +187,12 @@ void pack_b(const MatrixView& b, int64_t n0, int64_t cols, int64_t k0, int64_t k
 
 // Rows 4 KiB apart lie in one set of the level 1 cache.
 int64_t stored_row(const MatrixView& a) {
-  const bool fits = Bf16Source::is_stored(a) && !a.transposed && a.cols % kTileDepth == 0;
+  const bool fits = is_stored<Bf16Source>(a) && !a.transposed && a.cols % kTileDepth == 0;
   return fits && a.cols * 2 % 4096 != 0 ? a.cols * 2 : 0;
 }
 
-// Adds a b of three parts each to the block in the registers: the six products of at least 2^-16 of the first. What is
-// left out is below the rounding of a float32 product.
+// Adds a b of three parts each to the block in the registers: six products. The other three are together at most 2^-24
+// of the first, half a unit in the last place of a float32 product.
 void multiply_parts(const amx::Operand& a, const amx::Operand& b, int64_t depth) {
   const auto *left = static_cast<const std::byte*>(a.data), *right = static_cast<const std::byte*>(b.data);
   const auto load_left = [&](int part) {
@@ -249,10 +246,17 @@ bool ask_for_tiles() {
   return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// A panel of A in its room.
+template <typename Source>
+constexpr int64_t kMaxDepth = [] {
+  const int64_t steps = kRoomOfA / (kPanel * kTileDepth * 2 * Source::kParts);
+  return steps * kTileDepth;
+}();
+
 template <typename Source>
 constexpr GemmEngine kEngine{.mr = kPanel,
                              .nr = kPanel,
-                             .depth = kPanelBytes / (kPanel * 2 * Source::kParts) / kTileDepth* kTileDepth,
+                             .depth = kMaxDepth<Source>,
                              .integer_sums = false,
                              .packed_bytes = [](int64_t ks) { return 2 * Source::kParts * round_up(ks, kTileDepth); },
                              .begin = amx::begin_tiles,

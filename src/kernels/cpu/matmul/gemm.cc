@@ -16,10 +16,10 @@ namespace {
 
 // What a thread packs of A and of B, and the sums of a block, fit in L2 together.
 constexpr int64_t kBlockM = 192, kBlockN = 512;
-constexpr int64_t kBytesOfA = 448 << 10, kBytesOfB = 1280 << 10;
+constexpr int64_t kRoomOfB = 1280 << 10;
 constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more than the engine's
 constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
-constexpr int64_t kScratchPerThread = kBytesOfA + kBytesOfB + kBlockM * (kBlockN + kTilePadding) * 4;
+constexpr int64_t kScratchPerThread = kRoomOfA + kRoomOfB + kBlockM * (kBlockN + kTilePadding) * 4;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -36,7 +36,7 @@ Blocks choose_blocks(const GemmEngine& engine, int64_t rows, int64_t cols, int64
     const int64_t blocks = std::max<int64_t>((count + most - 1) / most, 1);
     return std::max(round_up((count + blocks - 1) / blocks, unit), unit);
   };
-  Blocks blocks{fitting(rows, kBlockM, kBytesOfA, engine.mr), fitting(cols, kBlockN, kBytesOfB, engine.nr)};
+  Blocks blocks{fitting(rows, kBlockM, kRoomOfA, engine.mr), fitting(cols, kBlockN, kRoomOfB, engine.nr)};
   auto tasks = [&] { return ((rows + blocks.m - 1) / blocks.m) * ((cols + blocks.n - 1) / blocks.n); };
   while (tasks() < threads || tasks() % threads != 0) {
     if (tasks() >= 8 * threads) break;
@@ -65,21 +65,13 @@ OCTET_SIMD simd::Floats load_addend(const T* from, Lanes lanes) {
   }
 }
 
-// bf16 by the CPU's conversion instruction where it has one (results below 1.2e-38 become 0, as AMX's operands do).
 template <typename T, typename Lanes>
 OCTET_SIMD void store_rounded(T* to, simd::Floats values, Lanes lanes) {
   if constexpr (std::is_same_v<T, F16>) {
     for (int64_t i = 0; i < count_of(lanes); ++i) to[i] = codec::encode<F16>(values[i]);
-    return;
+  } else {
+    simd::store(to, values, lanes);
   }
-#ifdef __AVX512BF16__
-  if constexpr (std::is_same_v<T, BF16> && std::is_same_v<Lanes, simd::Full>) {
-    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)values);
-    std::memcpy(static_cast<void*>(to), &rounded, sizeof rounded);
-    return;
-  }
-#endif
-  if constexpr (!std::is_same_v<T, F16>) simd::store(to, values, lanes);
 }
 
 // One row of the epilogue.
@@ -146,8 +138,8 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
   parallel_threads([&](int thread, int running) {
     const int64_t workers = std::min<int64_t>(threads, running);
     if (thread >= workers) return;
-    std::byte *packed_a = scratch.data() + thread * kScratchPerThread, *packed_b = packed_a + kBytesOfA;
-    auto* tile = reinterpret_cast<float*>(packed_b + kBytesOfB);
+    std::byte *packed_a = scratch.data() + thread * kScratchPerThread, *packed_b = packed_a + kRoomOfA;
+    auto* tile = reinterpret_cast<float*>(packed_b + kRoomOfB);
     const int64_t tasks = blocks_m * blocks_n, first = tasks * thread / workers;
     if (engine.begin != nullptr) engine.begin();
     for (int64_t task = first; task < tasks * (thread + 1) / workers; ++task) {

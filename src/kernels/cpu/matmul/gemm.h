@@ -26,6 +26,8 @@ using StoreTile = void (*)(const GemmOutput& out, const float* sums, int64_t ld,
                            int64_t cols, int64_t width);
 StoreTile choose_store(const GemmOutput& out);
 
+inline constexpr int64_t kRoomOfA = 448 << 10;  // bytes of A that a thread packs at once
+
 // Microkernels that multiply packed panels into float32 tiles: one engine per instruction set; gemm() does blocking and
 // threading. Packed A: panels of `mr` logical rows, packed B: panels of `nr` logical columns, both `ks` deep,
 // zero-padded; the layout inside a panel is defined by the engine.
@@ -53,10 +55,11 @@ const GemmEngine& vector_engine();
 // AMX bf16 products with float32 sums; null if the CPU, the OS or the build lacks it. Operands must be exact in
 // bf16 (see load_run_bf16).
 const GemmEngine* amx_engine();
-// Float32 on AMX: operands in three parts of bf16, sums of six products, with the error of float32's own (relative
-// 2^-25 or so a product); what is below 2^-126 is lost, infinities give NaN. Null as above.
+// Float32 on AMX: operands in three parts of bf16, sums of six products, with an error of at most 2^-24 of
+// each, as rounding a float32 product; what is below 2^-126 is lost, infinities give NaN. Null as above.
 const GemmEngine* amx_float_engine();
-// The faster one for any types: AMX's from so many rows on that splitting B is paid for.
+// The faster one for any types: AMX's from so many rows on that splitting B is paid for. So a row's bits depend on the
+// number of rows.
 const GemmEngine& float_engine(int64_t rows);
 // Int8 codes with int32 sums, exact for depth < kMaxIntegerDepth in any order of summation.
 const GemmEngine& int8_engine();

@@ -78,24 +78,31 @@ BoundKernel bind_gemv(const Graph& graph, const Node& node) {
   };
 }
 
+// Text does not depend on the rows of a step in fp32 (docs/serving.md): no engine there that depends on them.
+const GemmEngine& float_engine_in(const Graph& graph, int64_t rows) {
+  const bool generates =
+      std::ranges::any_of(graph.nodes(), [](const Node& node) { return node.op == Op::kPagedAttention; });
+  return generates ? vector_engine() : float_engine(rows);
+}
+
 BoundKernel bind_own(const Graph& graph, const Node& node) {
   const Product product(graph, node);
   if (!is_wide_float(product.a_dtype) || !is_wide_float(product.b_dtype) || !product.has_wide_result(node)) {
     return nullptr;
   }
   const bool bf16 = product.a_dtype == DType::kBF16 && product.b_dtype == DType::kBF16;
-  const GemmEngine* engine = bf16 && amx_engine() != nullptr ? amx_engine() : &float_engine(product.m);
+  const GemmEngine* engine = bf16 && amx_engine() != nullptr ? amx_engine() : &float_engine_in(graph, product.m);
   return [product, engine](const KernelArgs& args) {
     gemm(*engine, product.left(args), product.right(args), product.output(args), args.workspace);
   };
 }
 
-// In bf16 ours takes 0.65 to 1.1 of oneDNN's time, of fewer rows up to 1.4; in float32 0.64 to 1.06.
+// In bf16 ours takes 0.65 to 1.1 of oneDNN's time, of fewer rows up to 1.4. In float32: docs/results.md.
 BoundKernel bind_amx(const Graph& graph, const Node& node) {
   constexpr int64_t kRows = 512;
   const Product product(graph, node);
   const bool bf16 = product.b_dtype == DType::kBF16 && amx_engine() != nullptr && product.m >= kRows;
-  const bool f32 = product.b_dtype == DType::kF32 && &float_engine(product.m) != &vector_engine();
+  const bool f32 = product.b_dtype == DType::kF32 && &float_engine_in(graph, product.m) != &vector_engine();
   return product.a_dtype == product.b_dtype && (bf16 || f32) ? bind_own(graph, node) : nullptr;
 }
 
