@@ -196,6 +196,25 @@ void add_product_cases(std::vector<Case>& cases) {
                        .dtypes = {DType::kF32}});
     }
   }
+  // More tiles of results than a device has SMs.
+  const std::vector<double> many_tiles = {0, 40, 41, 241};
+  cases.push_back({.op = Op::kGroupedMatmul,
+                   .name = "many_tiles",
+                   .inputs = {x({241, 64}), x({3 * 6408, 64}), offsets(many_tiles)},
+                   .attrs = {{"trans_b", true}},
+                   .tolerance = accumulated(64),
+                   .gradient = false});
+  cases.push_back({.op = Op::kScaledGroupedMatmul,
+                   .name = "many_tiles_rows",
+                   .inputs = {uniform(DType::kE4M3, {241, 64}, -2, 2), uniform(DType::kF32, {241}, 0.25, 1),
+                              uniform(DType::kE4M3, {3 * 6408, 64}, -2, 2), uniform(DType::kF32, {3 * 6408}, 0.25, 1),
+                              offsets(many_tiles)},
+                   .attrs = {{"trans_b", true},
+                             {"scaling_a", std::string("row")},
+                             {"scaling_b", std::string("row")},
+                             {"to", std::string("bf16")}},
+                   .tolerance = accumulated(4 * 64),
+                   .dtypes = {DType::kF32}});
   cases.push_back(
       {.op = Op::kScaledGroupedMatmul,
        .name = "blocks",

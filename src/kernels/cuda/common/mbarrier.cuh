@@ -1,5 +1,5 @@
-// Shared memory as instructions take it: addresses, Hopper's barriers (mbarrier), and bulk copies from global to shared
-// memory (TMA) that arrive on them.
+// Shared memory as instructions take it: addresses, Hopper's barriers (mbarrier), bulk copies from global to shared
+// memory (TMA) that arrive on them, and back.
 #pragma once
 
 #include <cuda.h>
@@ -63,6 +63,19 @@ __device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, i
           to),
       "l"(&map), "r"(column), "r"(row), "r"(barrier.address())
       : "memory");
+}
+
+// The way back; what does not exist is not written. Writes to the tile are fenced (wgmma::fence_shared) first.
+__device__ __forceinline__ void store_tile(uint32_t from, const CUtensorMap& map, int row, int column) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
+               "r"(row), "r"(from)
+               : "memory");
+}
+// Stores of this thread so far, none too, are a group; all but its last kPending groups have read shared memory.
+__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_stores() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace octet::cuda

@@ -4,6 +4,7 @@
 // Persistent CTAs, one per SM, go through (expert, tile) pairs that each lists for itself from the offsets on the
 // device: a tile is 128 columns of y by at most kTokens rows of one expert, a multiple of 32 of which are multiplied.
 // Two warp groups multiply, 64 columns each; one thread of a warp copies 128 bytes of K by TMA into a ring of stages.
+// Results leave by TMA too, 32 rows by 64 columns at once, while the next tile is multiplied.
 // Tiles of one expert and the same columns follow each other, so that the weights are read from memory once.
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/operand.cuh"
@@ -20,12 +21,18 @@ namespace {
 constexpr int kMultiplying = 256, kThreads = kMultiplying + 128;
 constexpr int kColumns = 128, kBoxRows = 32;  // columns of y a tile, rows of x a copy
 constexpr int kPanelBytes = kColumns * 128, kBoxBytes = kBoxRows * 128, kMaxStages = 8;
-constexpr int kScratchBytes = kBoxRows * 32;  // of a warp: 32 rows of y by 16 columns, 16 bits each
+// Of a warp group: boxes of 32 rows of y by 64 columns, 16 bits each. While one is filled, two are being stored.
+constexpr int kOutBoxes = 3, kOutBytes = kOutBoxes * kBoxBytes;
 
 template <int kTokens>
 inline constexpr int kStages = kTokens == 256 ? 4 : kMaxStages;
 template <int kTokens>
 inline constexpr int kStageBytes = kPanelBytes + kTokens * 128;
+
+// Whether results go by way of shared memory: rows of y are whole pieces of 16 bytes.
+__host__ __device__ __forceinline__ bool by_boxes(const GroupedProduct& p) {
+  return p.n % 8 == 0 && p.out.dtype != DType::kF32;
+}
 
 struct Ring {
   Mbarrier full[kMaxStages], empty[kMaxStages];
@@ -129,40 +136,67 @@ __device__ __forceinline__ float scaled(int32_t sum, float of_row, float of_colu
   return scale_sum(sum, of_row, of_column, 0, 0);
 }
 
-// Sums of a warp, 16 columns of y from column `first` of the tile on by 2 kCount rows, times the scales, to their
-// places: 16 bytes at once, by way of shared memory. N is a multiple of 8.
+// A warp group's boxes in shared memory, taken in turn.
+struct OutBoxes {
+  uint32_t base;
+  int next = 0;
+
+  __device__ __forceinline__ uint32_t box() const { return base + static_cast<uint32_t>(next * kBoxBytes); }
+  __device__ __forceinline__ void advance() { next = next + 1 < kOutBoxes ? next + 1 : 0; }
+};
+
+// Sums of a warp group, 64 columns of y from column `first` of the tile on by 2 kCount rows, times the scales, to their
+// places. N is a multiple of 8. Boxes that end within the expert's rows are stored by TMA, a last one by hand: the rows
+// behind it are another expert's.
 template <typename To, typename Sum, int kCount>
-__device__ __forceinline__ void store_sums(const GroupedProduct& p, const Tile& tile, int first,
-                                           const Scales<kCount>& scales, const Sum (&sums)[kCount], uint32_t scratch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, half = lane % 2;
-  // Rows of 32 bytes; the halves of four rows take turns, so that banks differ.
-  const auto place = [&](int row, int half) { return scratch + row * 32 + (half ^ (row / 4 % 2)) * 16; };
-  const uint32_t in = place(lane % 8, lane / 8 % 2), out = place(lane / 2, half);
-  const bool within = tile.column + first + 8 * half < p.n;
-  auto* to = static_cast<To*>(p.out.data) + (int64_t{tile.row} + lane / 2) * p.n + tile.column + first + 8 * half;
-  unroll<kCount / 16>([&](int box) {
+__device__ __forceinline__ void store_sums(const GroupedProduct& p, const CUtensorMap& y, const Tile& tile, int first,
+                                           const Scales<kCount>& scales, const Sum (&sums)[kCount], OutBoxes& boxes) {
+  const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
+  const int column = tile.column + first;
+  // Of a lane: the piece of 8 columns, of the row in 16, that it gives the address of.
+  const uint32_t in = wgmma::panel_offset(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+  uint32_t packed[2][4];
+  const auto pack = [&](int box) {
     unroll<4>([&](int eight) {
       const Sum* of = sums + box * 16 + eight * 4;
       float of_row[2];
       unroll<2>([&](int c) { of_row[c] = __shfl_sync(kWholeWarp, scales.rows[box], eight * 8 + lane % 4 * 2 + c); });
-      uint32_t packed[2];
       unroll<2>([&](int high) {
         const float of_column = scales.columns[high];
-        packed[high] =
+        packed[eight / 2][eight % 2 * 2 + high] =
             mma::pack<To>(scaled(of[2 * high], of_row[0], of_column), scaled(of[2 * high + 1], of_row[1], of_column));
       });
-      asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(in + eight * 256),
-                   "r"(packed[0]), "r"(packed[1])
+    });
+  };
+  pack(0);
+#pragma unroll
+  for (int box = 0; box < kCount / 16; ++box) {
+    if (box * kBoxRows >= tile.rows) return;
+    unroll<2>([&](int half) {
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(boxes.box() + in +
+                                                                                                  half * 16 * 128),
+                   "r"(packed[half][0]), "r"(packed[half][1]), "r"(packed[half][2]), "r"(packed[half][3])
                    : "memory");
     });
-    __syncwarp();
-    unroll<2>([&](int part) {
-      if (box * kBoxRows + part * 16 + lane / 2 >= tile.rows || !within) return;
-      const auto* from = static_cast<const uint4*>(__cvta_shared_to_generic(out + part * 512));
-      *reinterpret_cast<uint4*>(to + (box * kBoxRows + part * 16) * p.n) = *from;
-    });
-    __syncwarp();
-  });
+    if (box + 1 < kCount / 16) pack(box + 1);  // while the box is written
+    wgmma::fence_shared();
+    if (thread == 0) wait_stores<kOutBoxes - 2>();  // the next box has been read
+    asm volatile("bar.sync %0, 128;\n" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
+    const int rows = tile.rows - box * kBoxRows;
+    if (rows >= kBoxRows) {
+      if (thread == 0) store_tile(boxes.box(), y, tile.row + box * kBoxRows, column);
+    } else {
+      const int row = thread / 8, piece = thread % 8;
+      auto* to = static_cast<To*>(p.out.data) + (int64_t{tile.row} + box * kBoxRows + row) * p.n + column + piece * 8;
+      unroll<2>([&](int part) {
+        if (row + part * 16 >= rows || column + piece * 8 >= p.n) return;
+        const auto from = boxes.box() + wgmma::panel_offset(row + part * 16, piece);
+        *reinterpret_cast<uint4*>(to + part * 16 * p.n) = *static_cast<const uint4*>(__cvta_shared_to_generic(from));
+      });
+    }
+    if (thread == 0) commit_stores();
+    boxes.advance();
+  }
 }
 
 // The same of any type and N, one by one.
@@ -180,8 +214,8 @@ __device__ __forceinline__ void store_each(const GroupedProduct& p, const Tile& 
 
 // One of the multiplying warp groups: columns 64 group .. 64 group + 63 of the tile by 2 kCount rows of x.
 template <typename T, int kTokens, int kCount>
-__device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const Tile& tile, int steps, uint32_t& turn,
-                                              uint32_t stages, uint32_t scratch, Ring& ring) {
+__device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const CUtensorMap& y, const Tile& tile,
+                                              int steps, uint32_t& turn, uint32_t stages, OutBoxes& boxes, Ring& ring) {
   const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
   const Scales<kCount> scales(p, tile, warp * 16);
   wgmma::Sum<T> sums[kCount] = {};  // left unset, the sums of all forms of this function would be live at once
@@ -204,20 +238,19 @@ __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const Til
   wgmma::wait<0>();
   wgmma::pin(sums);
   release(turn - 1);
-  scratch += static_cast<uint32_t>(warp * kScratchBytes);
-  if (p.n % 8 != 0 || p.out.dtype == DType::kF32) {
+  if (!by_boxes(p)) {
     store_each(p, tile, warp * 16, scales, sums);
   } else if (p.out.dtype == DType::kBF16) {
-    store_sums<bf16>(p, tile, warp * 16, scales, sums, scratch);
+    store_sums<bf16>(p, y, tile, group * 64, scales, sums, boxes);
   } else {
-    store_sums<f16>(p, tile, warp * 16, scales, sums, scratch);
+    store_sums<f16>(p, y, tile, group * 64, scales, sums, boxes);
   }
 }
 
 template <typename T, int kTokens>
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_wgmma_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap w,
-                         const __grid_constant__ CUtensorMap x) {
+    grouped_wgmma_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                         const __grid_constant__ CUtensorMap y) {
   extern __shared__ __align__(1024) uint8_t shared_stages[];
   __shared__ Ring ring;
   __shared__ Experts all;
@@ -235,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int column_tiles = static_cast<int>((p.n + kColumns - 1) / kColumns),
             tiles = all.tiles[p.experts] * column_tiles;
   const int steps = static_cast<int>((p.k * static_cast<int64_t>(sizeof(T)) + 127) / 128);
-  const uint32_t stages = shared_address(shared_stages), scratch = stages + kStages<kTokens> * kStageBytes<kTokens>;
+  const uint32_t stages = shared_address(shared_stages), behind = stages + kStages<kTokens> * kStageBytes<kTokens>;
   uint32_t turn = 0;  // steps of all tiles so far: stages and phases of the barriers go on
   const auto for_tiles = [&](auto body) {
 #pragma unroll 1
@@ -248,10 +281,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       for_tiles([&](const Tile& tile) { copy_tile<T, kTokens>(p, w, x, tile, steps, turn, stages, ring); });
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    OutBoxes boxes{behind + threadIdx.x / 128 * kOutBytes};
     for_tiles([&](const Tile& tile) {
       const auto multiply = [&]<int kCount>(std::integral_constant<int, kCount>) {
         if constexpr (2 * kCount <= kTokens)
-          multiply_tile<T, kTokens, kCount>(p, tile, steps, turn, stages, scratch, ring);
+          multiply_tile<T, kTokens, kCount>(p, y, tile, steps, turn, stages, boxes, ring);
       };
       if (tile.rows <= 32) return multiply(std::integral_constant<int, 16>{});
       if (tile.rows <= 64) return multiply(std::integral_constant<int, 32>{});
@@ -259,6 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (tile.rows <= 128) return multiply(std::integral_constant<int, 64>{});
       tile.rows <= 192 ? multiply(std::integral_constant<int, 96>{}) : multiply(std::integral_constant<int, 128>{});
     });
+    wait_stores<0>();  // shared memory is read until here
   }
 }
 
@@ -266,10 +301,11 @@ template <typename T, int kTokens>
 void launch(const GroupedProduct& p, int sm_count, cudaStream_t stream) {
   const Grid grid{{static_cast<unsigned>(sm_count)},
                   kThreads,
-                  kStages<kTokens> * kStageBytes<kTokens> + kMultiplying / 32 * kScratchBytes};
-  launch_overlapped(grouped_wgmma_kernel<T, kTokens>, grid, stream, p,
-                    row_tiles(p.w, p.dtype, p.experts * p.n, p.k, kColumns),
-                    row_tiles(p.x, p.dtype, p.rows, p.k, kBoxRows));
+                  kStages<kTokens> * kStageBytes<kTokens> + kMultiplying / 128 * kOutBytes};
+  const CUtensorMap w = row_tiles(p.w, p.dtype, p.experts * p.n, p.k, kColumns),
+                    x = row_tiles(p.x, p.dtype, p.rows, p.k, kBoxRows);
+  launch_overlapped(grouped_wgmma_kernel<T, kTokens>, grid, stream, p, w, x,
+                    by_boxes(p) ? row_tiles(p.out.data, p.out.dtype, p.rows, p.n, kBoxRows) : CUtensorMap{});
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
   const int64_t stage = int4_stage_bytes(plan.tokens, p.dtype, std::min(p.group, kInt4Depth));
   plan.stages =
       static_cast<int>(std::clamp<int64_t>((shared - (many ? kInt4StagingBytes : 0) - 1024) / stage, 2, kMostStages));
+  // Weights copied early by blocks of a few steps delay the last ones of the product in front.
+  if (plan.tokens <= 32 && plan.splits > 1 && resident == per_sm)
+    plan.stages = static_cast<int>(std::min<int64_t>(plan.stages, std::max<int64_t>(steps / plan.splits / 2, 4)));
   return plan;
 }
 

@@ -39,6 +39,16 @@ TEST(ChooseInt4, FewTilesShareK) {
   EXPECT_EQ(splits(512, 14336, 4096), 1);
 }
 
+TEST(ChooseInt4, BlocksOfAFewStepsCopyAFewTilesAhead) {
+  const auto stages = [&](int64_t m, int64_t n, int64_t k) {
+    return choose_int4({.m = m, .n = n, .k = k, .dtype = DType::kE4M3}, {.sm_count = 132}).stages;
+  };
+  EXPECT_EQ(stages(16, 6144, 4096), 4);   // of 8 steps each
+  EXPECT_EQ(stages(1, 14336, 4096), 5);   // of 10 or 11
+  EXPECT_EQ(stages(16, 4096, 14336), 8);  // of 18 or 19
+  EXPECT_EQ(stages(16, 28672, 4096), 8);  // of all 32
+}
+
 TEST(ChooseInt4, TilesHoldHalfMoreRowsThanAnExpertHasOnAverage) {
   const auto tokens = [&](int64_t m) {
     return choose_int4({.m = m, .n = 768, .k = 4096, .dtype = DType::kE4M3, .experts = 128}, {.sm_count = 132}).tokens;
