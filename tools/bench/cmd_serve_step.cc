@@ -37,12 +37,16 @@ struct Floor {
   double gemm = 0, cache = 0;
   double total() const { return gemm + cache; }
 };
-bool is_product(Op op) { return op == Op::kMatmul || op == Op::kScaledMatmul; }
+bool is_product(Op op) {
+  return op == Op::kMatmul || op == Op::kScaledMatmul || op == Op::kGroupedMatmul || op == Op::kScaledGroupedMatmul;
+}
 
 Floor floor_of(const Graph& graph, const Target& target, double bytes_per_second, int64_t keys) {
   Floor floor;
   const auto add_product = [&](const Graph& of, NodeId id, double bytes) {
-    const double rate = of.node(id).op == Op::kScaledMatmul ? target.fp8_flops : target.bf16_flops;
+    const Op op = of.node(id).op;
+    const bool scaled = op == Op::kScaledMatmul || op == Op::kScaledGroupedMatmul;
+    const double rate = scaled ? target.fp8_flops : target.bf16_flops;
     floor.gemm += std::max(rate > 0 ? node_cost(of, id).flops / rate : 0, bytes / bytes_per_second);
   };
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -150,7 +154,7 @@ class StepBench {
       for (int64_t i = 0; i < count; ++i) {
         step.ids.push_back(static_cast<int32_t>((s * 7919 + i * 104729) % limits.vocab));
         step.positions.push_back(static_cast<int32_t>(context - count + i));
-        step.from.push_back(count == 1 ? static_cast<int32_t>(s) : -1);
+        step.from.push_back(-1);  // ids sampled greedily of random weights would soon be alike, and their experts too
       }
       step.segments.push_back(static_cast<int32_t>(step.ids.size()));
       step.kv_lengths.push_back(static_cast<int32_t>(context));

@@ -13,7 +13,7 @@
 namespace octet::cuda {
 namespace {
 
-constexpr int kCalls = 8;              // in one graph
+constexpr int kCalls = 32;             // in one graph
 constexpr double kCopyRate = 4.26e12;  // bytes/s, read + write, measured on one H200
 DeviceContext* context() {
   static auto* only = new DeviceContext({.gemm_cache = ""});  // libraries free what is theirs at exit, before or after
