@@ -280,7 +280,7 @@ ModelConfig tiny_model() {
 }
 
 TEST(PlanRunner, EveryRecipeServes) {
-  for (const char* recipe : {"bf16", "fp8-current", "fp8-block", "int8"}) {
+  for (const char* recipe : {"bf16", "fp8-current", "fp8-block", "int8", "w4i8", "w4a8", "w4a16"}) {
     ServingOptions options = small_options();
     options.recipe = parse_recipe(recipe);
     options.cache_dtype = DType::kBF16;

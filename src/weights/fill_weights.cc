@@ -131,10 +131,11 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
 constexpr int64_t kPool = 4'194'301;  // a prime: the rows of a matrix differ
 
 // Where a param begins in the pool, by its name (FNV-1a): two that began alike would give results that point alike.
+// Even: codes of 4 bits begin at whole bytes.
 int64_t pool_start(const std::string& param) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char letter : param) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-  return static_cast<int64_t>(hash % kPool);
+  return static_cast<int64_t>(hash % kPool / 2 * 2);
 }
 
 // Integer codes have steps of one where floats of 0.02 would all be zeros: their scale_inv makes up for it.
