@@ -20,8 +20,9 @@ void arrange_rows16(const std::byte* plain, int64_t width, std::byte* to) {
 // The left operands of Hopper's wgmma (kernels/cuda/matmul/int4.cu): tiles of 128 rows by 128 of K, one after another
 // along K, 8192 bytes each. A tile is two halves of 64 rows, for a warp group each; a half is 2 x 128 pieces of 16
 // bytes: piece p of lane t of the group holds, as four words, rows 16 (t / 32) + t % 32 / 4 and 8 further, of K in [64
-// p, 64 p + 32), then of K 32 further. A word is eight codes of a row; with c = t % 4, nibbles i and 4 + i are of k = 4
-// c + i and 16 further where x has codes, of k = 8 i + 2 c and the next where x has 16 bits.
+// p, 64 p + 32), then of K 32 further. A word is eight codes of a row; with c = t % 4, where x has codes nibbles 2 i
+// and 2 i + 1 are of k = 4 c + i and 16 further, in zigzag; where x has 16 bits, i and 4 + i of k = 8 i + 2 c and the
+// next.
 template <bool kWideX>
 void arrange_wgmma(const std::byte* plain, int64_t width, std::byte* to) {
   const auto code = [&](int64_t row, int64_t k) {
@@ -34,8 +35,11 @@ void arrange_wgmma(const std::byte* plain, int64_t width, std::byte* to) {
       for (int64_t c = 0; c < 4; ++c) {
         uint32_t word = 0;
         for (int64_t i = 0; i < 4; ++i) {
-          word |= code(row, k + (kWideX ? 8 * i + 2 * c : 4 * c + i)) << (4 * i);
-          word |= code(row, k + (kWideX ? 8 * i + 2 * c + 1 : 4 * c + i + 16)) << (4 * i + 16);
+          if constexpr (kWideX) {
+            word |= code(row, k + 8 * i + 2 * c) << (4 * i) | code(row, k + 8 * i + 2 * c + 1) << (4 * i + 16);
+          } else {
+            word |= zigzag(code(row, k + 4 * c + i)) << (8 * i) | zigzag(code(row, k + 4 * c + i + 16)) << (8 * i + 4);
+          }
         }
         const int64_t lane = warp * 32 + group * 4 + c, piece = k % 128 / 64, second = k % 64 / 32;
         const int64_t at = k / 128 * 2048 + half * 1024 + piece * 512 + lane * 4 + second * 2 + high;
@@ -47,8 +51,15 @@ void arrange_wgmma(const std::byte* plain, int64_t width, std::byte* to) {
 
 constexpr CodeOrder kOrders[] = {
     {.name = "rows16", .codes = DType::kI4, .rows = 16, .cols = 8, .arrange = arrange_rows16},
-    {.name = "wgmma_x8", .codes = DType::kI4, .rows = 128, .cols = 128, .arrange = arrange_wgmma<false>},
+    {.name = "wgmma_x8",
+     .codes = DType::kI4,
+     .rows = 128,
+     .cols = 128,
+     .arrange = arrange_wgmma<false>,
+     .zigzag = true},
     {.name = "wgmma_x16", .codes = DType::kI4, .rows = 128, .cols = 128, .arrange = arrange_wgmma<true>}};
+
+int64_t of_zigzag(int64_t nibble) { return nibble % 2 == 0 ? nibble / 2 : (31 - nibble) / 2; }
 
 // body(bytes into the tensor) for every block.
 template <typename Body>
@@ -81,7 +92,8 @@ std::vector<int64_t> sources(const CodeOrder& order, int64_t width) {
     order.arrange(plain.data(), width, arranged.data());
     for (int64_t i = 0; i < count; ++i) {
       const auto byte = static_cast<int64_t>(arranged[static_cast<size_t>(i / per_byte)]);
-      from[static_cast<size_t>(i)] |= ((byte >> i % per_byte * bits) & mask) << shift;
+      const int64_t digit = (byte >> i % per_byte * bits) & mask;
+      from[static_cast<size_t>(i)] |= (order.zigzag ? of_zigzag(digit) : digit) << shift;
     }
   }
   return from;
@@ -113,8 +125,8 @@ void restore_codes(const CodeOrder& order, const TensorType& codes, std::span<co
     for (int64_t i = 0; i < std::ssize(from); ++i) {
       const auto byte = static_cast<int>(ordered[static_cast<size_t>(at + i / per_byte)]);
       const int code = (byte >> i % per_byte * bits) & mask;
-      const int64_t place = from[static_cast<size_t>(i)];
-      block[place / per_byte] |= static_cast<std::byte>(code << place % per_byte * bits);
+      const int64_t place = from[static_cast<size_t>(i)], plain = order.zigzag ? of_zigzag(code) : code;
+      block[place / per_byte] |= static_cast<std::byte>(plain << place % per_byte * bits);
     }
   });
 }

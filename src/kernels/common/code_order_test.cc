@@ -39,10 +39,12 @@ TEST(CodeOrder, WordsOfWgmmaAreALanesOwn) {
     for (int64_t at = 0; at < type.shape.elements(); ++at) {
       const int64_t tile = at / 16384, word = at % 16384 / 8, nibble = at % 8, lane = word % 512 / 4;
       const int64_t row = tile / 3 * 128 + word / 1024 * 64 + lane / 32 * 16 + word % 2 * 8 + lane % 32 / 4;
-      const int64_t c = lane % 4, i = nibble % 4, second = nibble / 4;
+      const int64_t c = lane % 4, i = wide ? nibble % 4 : nibble / 2, second = wide ? nibble / 4 : nibble % 2;
       const int64_t k = tile % 3 * 128 + word % 1024 / 512 * 64 + word % 4 / 2 * 32 +
                         (wide ? 8 * i + 2 * c + second : 16 * second + 4 * c + i);
-      ASSERT_EQ(load_element(DType::kI4, ordered.data(), at), load_element(DType::kI4, plain.data(), row * 384 + k));
+      const auto code = static_cast<int>(load_element(DType::kI4, plain.data(), row * 384 + k));
+      const auto stored = static_cast<int>(load_element(DType::kI4, ordered.data(), at)) & 0xf;
+      ASSERT_EQ(stored, wide ? code & 0xf : code < 0 ? -2 * code - 1 : 2 * code);
     }
     restore_codes(order, type, ordered, back);
     EXPECT_EQ(back, plain);

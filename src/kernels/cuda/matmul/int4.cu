@@ -5,7 +5,6 @@ namespace octet::cuda {
 void launch_int4(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream) {
   const auto with_tokens = [&]<typename T>(T) {
     switch (plan.tokens) {
-      case 8: return int4::launch<T, 8>(p, plan, stream);
       case 16: return int4::launch<T, 16>(p, plan, stream);
       case 32: return int4::launch<T, 32>(p, plan, stream);
       case 64: return int4::launch<T, 64>(p, plan, stream);

@@ -17,6 +17,7 @@ inline constexpr int kInt4ManyRows = 64;                     // of x a block, fr
 // There: sums of 64 rows of x in shared memory, of each of two warp groups, to be stored.
 inline constexpr int64_t kInt4StagingBytes = 2 * 64 * (64 + 4) * 4;
 inline constexpr int kInt4Splits = 6;  // the most blocks that share K
+inline constexpr int kInt4MostStages = 16;
 
 // y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
 // sums in float32, rounded once.
@@ -43,9 +44,7 @@ struct Int4Product {
 };
 
 // What a block needs, of rows of x at once.
-constexpr int int4_blocks_per_sm(int tokens, DType x) {
-  return tokens <= 8 && x == DType::kE4M3 ? 3 : tokens <= 32 ? 2 : 1;
-}
+constexpr int int4_blocks_per_sm(int tokens) { return tokens <= 32 ? 2 : 1; }
 constexpr int64_t int4_stage_bytes(int tokens, DType x, int64_t group) {  // x, codes, scales and zeros of a tile
   const int64_t bytes = tokens * kInt4Depth * (x == DType::kE4M3 ? 1 : 2) + kInt4Rows * kInt4Depth / 2;
   return (bytes + kInt4Depth / group * kInt4Rows * 5 + 1023) / 1024 * 1024;
@@ -58,7 +57,7 @@ constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
 }
 
 struct Int4Plan {
-  int tokens = 8;      // rows of x a block: 8, 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
+  int tokens = 16;     // rows of x a block: 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
   int splits = 1;      // split-K: blocks of one cluster
   int stages = 4;      // tiles in shared memory
   int64_t blocks = 1;  // of many rows, for each split

@@ -6,9 +6,9 @@
 
 namespace octet::cuda {
 
-// Measured on an H200 with N and K of 4096, 6144 and 14336: clusters of a power of two fill the device worst.
+// Measured on an H100 and an H200 with N and K of 4096, 6144, 14336 and 28672: clusters of a power of two fill the
+// device worst where a block fills an SM.
 Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
-  constexpr int64_t kMostStages = 8;
   Int4Plan plan;
   // Of an expert's rows half more than there are on average: a second tile reads the weights again.
   const int64_t rows = p.experts == 1 ? p.m : p.m * 3 / 2 / std::min<int64_t>(p.experts, p.m);
@@ -17,21 +17,23 @@ Int4Plan choose_int4(const Int4Product& p, const DeviceFacts& device) {
   const int most = wide ? 256 : 128;
   while (plan.tokens < most && plan.tokens < rows) plan.tokens *= 2;
   const int64_t tiles = int4_row_tiles(p, plan.tokens) * (p.n / kInt4Rows), steps = p.k / kInt4Depth;
-  const int64_t sms = device.sm_count, per_sm = int4_blocks_per_sm(plan.tokens, p.dtype);
-  int64_t splits = plan.tokens <= 32 ? 3 * sms / 2 / tiles : 3 * sms / 4 / tiles;
-  if (splits <= 1) splits = plan.tokens <= 32 ? 17 * sms * per_sm / 20 / tiles : sms / tiles;
-  plan.splits =
-      static_cast<int>(std::clamp<int64_t>(splits, 1, std::min<int64_t>(kInt4Splits, std::max<int64_t>(steps / 4, 1))));
-  const int64_t resident = std::min(per_sm, (tiles * plan.splits + sms - 1) / sms);
-  const bool many = plan.tokens >= kInt4ManyRows, persistent = plan.splits == 1 && p.experts == 1;
+  const int64_t sms = device.sm_count, per_sm = int4_blocks_per_sm(plan.tokens);
+  const bool many = plan.tokens >= kInt4ManyRows;
+  int64_t splits = (many ? 3 * sms / 4 : 3 * sms / 2) / tiles;
+  if (many && splits <= 1) splits = sms / tiles;
+  splits = std::clamp<int64_t>(splits, 1, std::clamp<int64_t>(steps / (many ? 4 : 8), 1, kInt4Splits));
+  plan.splits = static_cast<int>(splits);
+  const int64_t resident = std::min(per_sm, (tiles * splits + sms - 1) / sms);
+  const bool persistent = splits == 1 && p.experts == 1;
   plan.blocks = persistent ? std::min(tiles, sms) : tiles;
   const int64_t shared = std::min(kSharedBytesPerSm / resident - (2 << 10), kSharedBytesPerBlock - (1 << 10));
   const int64_t stage = int4_stage_bytes(plan.tokens, p.dtype, std::min(p.group, kInt4Depth));
-  plan.stages =
-      static_cast<int>(std::clamp<int64_t>((shared - (many ? kInt4StagingBytes : 0) - 1024) / stage, 2, kMostStages));
-  // Weights copied early by blocks of a few steps delay the last ones of the product in front.
-  if (plan.tokens <= 32 && plan.splits > 1 && resident == per_sm)
-    plan.stages = static_cast<int>(std::min<int64_t>(plan.stages, std::max<int64_t>(steps / plan.splits / 2, 4)));
+  int64_t stages = std::min<int64_t>((shared - (many ? kInt4StagingBytes : 0) - 1024) / stage, kInt4MostStages);
+  if (!many) {  // a block's own steps; half of them where copies ahead delay the last of the product in front
+    const int64_t own = (steps + splits - 1) / splits;
+    stages = std::min(stages, splits > 1 && resident == per_sm ? std::max<int64_t>(own / 2, 6) : own);
+  }
+  plan.stages = static_cast<int>(std::max<int64_t>(stages, 2));
   return plan;
 }
 

@@ -15,8 +15,9 @@ __device__ __forceinline__ uint32_t select(uint32_t low, uint32_t high, uint32_t
 template <typename T, bool kZeros>
 struct Unpack;
 
-// Four nibbles become four codes, by a table of the 16 values: two permutations look up among eight of them, a third
-// chooses. There is a table for every zero. Two more constants lie behind the tables: read from shared memory, they
+// Codes of e4m3 come in zigzag (0, -1, 1, -2, ..), nibble 2 i + h of a word for byte i of register h. Less zero points,
+// a table of the 16 values gives them: two permutations look up among eight of them, a third chooses, two more part the
+// registers. There is a table for every zero. Two more constants lie behind the tables: read from shared memory, they
 // stay in registers, where instructions take more than one.
 inline constexpr int kTables = 17, kConstants = 4 * kTables + 2;
 __device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
@@ -26,7 +27,7 @@ __device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
   unroll<4>([&](int w) {
     uint32_t word = 0;
     unroll<4>([&](int i) {
-      const int code = (4 * w + i) ^ 8;  // of the nibble, + 8
+      const int nibble = 4 * w + i, code = 8 + (nibble % 2 == 0 ? nibble : -nibble - 1) / 2;
       const uint32_t value = __nv_cvt_float_to_fp8(static_cast<float>(code - zero), __NV_SATFINITE, __NV_E4M3);
       word |= value << (8 * i);
     });
@@ -38,6 +39,7 @@ __device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
 // + 8.
 template <bool kZeros>
 struct Unpack<bf16, kZeros> {
+  static constexpr float kOne = 1;  // what a one is multiplied by to be a one of T
   struct Row {
     __nv_bfloat162 offset;
   };
@@ -58,27 +60,46 @@ struct Unpack<bf16, kZeros> {
   }
 };
 
-template <bool kZeros>
-struct Unpack<e4m3, kZeros> {
+template <>
+struct Unpack<e4m3, true> {
+  static constexpr float kOne = 1;
   using Row = uint4;
   const uint32_t* tables;
   uint32_t choices;
-  Row symmetric;
 
   __device__ __forceinline__ explicit Unpack(const uint32_t* constants)
-      : tables(constants),
-        choices(constants[4 * kTables]),
-        symmetric(*reinterpret_cast<const uint4*>(tables + 8 * 4)) {}
-  __device__ __forceinline__ Row row(int zero) const {
-    return kZeros ? *reinterpret_cast<const uint4*>(tables + zero * 4) : symmetric;
-  }
+      : tables(constants), choices(constants[4 * kTables]) {}
+  __device__ __forceinline__ Row row(int zero) const { return *reinterpret_cast<const uint4*>(tables + zero * 4); }
   __device__ __forceinline__ void operator()(const Row& table, uint32_t codes, uint32_t (&fours)[2]) const {
     const uint32_t in_eight = codes & 0x77777777u, of_eights = (codes >> 1 & 0x44444444u) | choices;
+    uint32_t mixed[2];
     unroll<2>([&](int half) {
       const uint32_t selector = in_eight >> (16 * half);
-      fours[half] =
+      mixed[half] =
           select(select(table.x, table.y, selector), select(table.z, table.w, selector), of_eights >> (16 * half));
     });
+    fours[0] = select(mixed[0], mixed[1], 0x6420u), fours[1] = select(mixed[0], mixed[1], 0x7531u);
+  }
+};
+
+// Without zero points arithmetic does: up to 16, a byte n is n / 512 in e4m3, so that zigzag 2 v of v >= 0 is v / 256
+// as it is, and 2 |v| - 1 of v < 0 becomes the same plus a sign: + 129.
+template <>
+struct Unpack<e4m3, false> {
+  static constexpr float kOne = 256;
+  struct Row {};
+
+  __device__ __forceinline__ explicit Unpack(const uint32_t* = nullptr) {}
+  __device__ __forceinline__ Row row(int) const { return {}; }
+  __device__ __forceinline__ void operator()(const Row&, uint32_t codes, uint32_t (&fours)[2]) const {
+    unroll<2>([&](int high) {
+      const uint32_t nibbles = codes >> (4 * high);
+      fours[high] = (nibbles & 0x0f0f0f0fu) + (nibbles & 0x01010101u) * 129u;
+    });
+  }
+  // The same of a code - zero, four times.
+  static __device__ __forceinline__ uint32_t minus(int zero) {
+    return (2 * abs(zero) + (zero > 0 ? 128 : 0)) * 0x01010101u;
   }
 };
 

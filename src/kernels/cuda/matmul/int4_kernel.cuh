@@ -84,7 +84,7 @@ __device__ __forceinline__ void store_alone(const Int4Product& p, const float (&
 
 // Grid: of few rows (int4_row_tiles, N / 128, splits), of many (blocks, 1, splits); a cluster along z.
 template <typename T, int kTokens, int kGroup, bool kZeros>
-__global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens, kType<T>))
+__global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
     int4_kernel(const __grid_constant__ Int4Product p, const __grid_constant__ CUtensorMap x, int stages) {
   using S = Shape<T, kTokens, kGroup>;
   constexpr bool kMany = kTokens >= kInt4ManyRows;

@@ -17,31 +17,45 @@ __device__ __forceinline__ void multiply_few(uint32_t base, int stages, int step
   const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32, row = side * 64 + thread / 32 * 16 + lane / 4;
   const uint64_t descriptors = wgmma::descriptor(base);  // of x of stage 0
-  const Unpack<T, kZeros> unpack(constants);
+  // Few rows leave the tensor cores time: e4m3 codes' zero points are products of their own with x, which costs less
+  // than tables.
+  constexpr bool kMultiplied = kZeros && sizeof(T) == 1;
+  const Unpack<T, kZeros && !kMultiplied> unpack(constants);
   float part[kTokens / 2];
   Codes codes;
-  F first, second;
+  struct Unit : F {
+    uint32_t zeros[4];
+  } first, second;
   int stage = 0, phase = 0;
-  const auto make = [&](F& f, int unit) {
+  const auto make = [&](Unit& f, int unit) {
     if (unit == 0) {
       full[stage].wait(static_cast<uint32_t>(phase));
       codes.read(stage_at<S>(base, stage).codes + static_cast<uint32_t>(side * kCodeBytes / 2 + thread * 16));
     }
     f.make(codes, stage_at<S>(base, stage), unit, unit / kOfGroup, row, unpack);
+    if constexpr (kMultiplied) {
+      unroll<2>([&](int high) {
+        const auto at = static_cast<uint32_t>(unit / kOfGroup * kRows + row + 8 * high);
+        f.zeros[high] = unpack.minus(load_shared<int8_t>(stage_at<S>(base, stage).zeros + at));
+        // A copy that the compiler does not know for one: of two equal registers of an operand it serializes products.
+        asm volatile("prmt.b32 %0, %1, %1, 0x3210;" : "=r"(f.zeros[2 + high]) : "r"(f.zeros[high]));
+      });
+    }
   };
-  const auto start = [&](const F& f, int unit) {
+  const auto start = [&](const Unit& f, int unit) {
     const uint64_t x = descriptors + static_cast<uint64_t>(stage * (S::kStageBytes / 16));
     wgmma::pin(part);
     wgmma::fence();
-    unroll<F::kProducts>([&](int i) {
+    const auto multiply = [&](const uint32_t(&a)[4], int i, int accumulate) {
       const int byte = (unit * F::kProducts + i) * 32;  // along K, of a row of x
-      wgmma::multiply_registers<T>(part, f.a[i],
-                                   x + static_cast<uint64_t>((byte / 128 * kTokens * 128 + byte % 128) / 16),
-                                   i > 0 || unit % kOfGroup > 0 ? 1 : 0);
-    });
+      wgmma::multiply_registers<T>(part, a, x + static_cast<uint64_t>((byte / 128 * kTokens * 128 + byte % 128) / 16),
+                                   accumulate);
+    };
+    unroll<F::kProducts>([&](int i) { multiply(f.a[i], i, i > 0 || unit % kOfGroup > 0 ? 1 : 0); });
+    if constexpr (kMultiplied) unroll<F::kProducts>([&](int i) { multiply(f.zeros, i, 1); });
     wgmma::commit();
   };
-  const auto end = [&](const F& f, int unit, int of) {
+  const auto end = [&](const Unit& f, int unit, int of) {
     wgmma::wait<0>();
     wgmma::pin(part);
     if (unit == kUnits - 1) {
@@ -52,7 +66,7 @@ __device__ __forceinline__ void multiply_few(uint32_t base, int stages, int step
     unroll<kTokens / 2>([&](int e) { sums[e] = fmaf(f.scale[0][e % 4 / 2], part[e], sums[e]); });
   };
   // From a unit under way to the next.
-  const auto go_on = [&](const F& now, F& next, int unit) {
+  const auto go_on = [&](const Unit& now, Unit& next, int unit) {
     const int of = stage, next_unit = (unit + 1) % kUnits;
     if (next_unit == 0 && ++stage == stages) stage = 0, phase ^= 1;
     make(next, next_unit);

@@ -13,7 +13,7 @@ inline constexpr int kMultiplying = 256;
 // Registers go from the copying warps to the multiplying ones by whole warp groups.
 constexpr int threads(int tokens) { return kMultiplying + (tokens <= 32 ? 32 : 128); }
 inline constexpr int kRows = static_cast<int>(kInt4Rows), kDepth = static_cast<int>(kInt4Depth);
-inline constexpr int kCodeBytes = kRows * kDepth / 2, kMaxStages = 8;
+inline constexpr int kCodeBytes = kRows * kDepth / 2, kMaxStages = kInt4MostStages;
 inline constexpr int kSumStride = kRows + 4;  // floats, of a row of x, where blocks join
 
 template <typename T>  // of x, e4m3 or bf16
@@ -128,7 +128,7 @@ struct Fragments {
   uint32_t a[kProducts][4];
   float scale[kGroups][2];
 
-  // `unit` of a tile, whose first group is `first`.
+  // `unit` of a tile, whose first group is `first`; less zero points if `unpack` does so.
   template <bool kZeros>
   __device__ __forceinline__ void make(const Codes& codes, const Stage& tile, int unit, int first, int row,
                                        const Unpack<T, kZeros>& unpack) {
@@ -136,13 +136,16 @@ struct Fragments {
     unroll<2>([&](int high) {
       unroll<kGroups>([&](int group) {
         const auto at = static_cast<uint32_t>((first + group) * kRows + row + 8 * high);
-        scale[group][high] = load_shared<float>(tile.scales + at * 4);
+        scale[group][high] = load_shared<float>(tile.scales + at * 4) * Unpack<T, kZeros>::kOne;
         const auto of_row = unpack.row(kZeros ? load_shared<int8_t>(tile.zeros + at) + 8 : 8);
         unroll<kOfGroup>([&](int i) {
           const int n = group * kOfGroup + i;
           uint32_t words[kWords];
           unpack(of_row, codes.at[unit * kChunks + n][high], words);
-          unroll<kWords>([&](int w) { a[(n * kWords + w) / 2][w % 2 * 2 + high] = words[w]; });
+          unroll<kWords>([&](int w) {
+            asm volatile("" : "+r"(words[w]));  // made here, not between products
+            a[(n * kWords + w) / 2][w % 2 * 2 + high] = words[w];
+          });
         });
       });
     });
