@@ -168,6 +168,14 @@ void finish_filling(Executor& executor) {
   executor.prepare();
 }
 
+void encode_for_order(std::string_view order, std::span<std::byte> codes) {
+  if (order.empty() || !find_code_order(order).zigzag) return;
+  for (std::byte& two : codes) {
+    const auto value = static_cast<uint32_t>(two);
+    two = static_cast<std::byte>(zigzag(value & 0xf) | zigzag(value >> 4) << 4);
+  }
+}
+
 std::vector<QuantizedParam> quantized_params(const Program& program) {
   std::vector<QuantizedParam> params;
   std::map<StateRole, std::map<std::string, LogicalState>> beside;  // by param

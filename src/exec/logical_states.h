@@ -35,6 +35,9 @@ void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain,
 // by piece; then Executor::prepare.
 void finish_filling(Executor& executor);
 
+// Codes, in place, as this order writes them ("": row after row): for random ones, whose places do not matter.
+void encode_for_order(std::string_view order, std::span<std::byte> codes);
+
 // Weights in codes of an inference program: parameters it holds as codes and scales only, and how they are filled.
 struct QuantizedParam {
   std::string param;           // [N, K]

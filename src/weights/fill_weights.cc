@@ -10,7 +10,6 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "exec/logical_states.h"
-#include "kernels/common/code_order.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -213,7 +212,7 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
   Philox rng(seed, 0);
   std::vector<float> normal(kPool);
   for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
-  std::map<std::pair<DType, bool>, std::vector<std::byte>> pools;  // by type, and whether in zigzag
+  std::map<std::pair<DType, std::string>, std::vector<std::byte>> pools;  // by type and order of codes
   for (const LogicalState& tensor : logical_states(executor.program())) {
     const bool scales = tensor.role == StateRole::kScaleInv;
     if (tensor.role != StateRole::kMaster && tensor.role != StateRole::kCodes && !scales) continue;
@@ -226,22 +225,16 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
       write_logical(executor, tensor, bytes);
       continue;
     }
-    // Codes are left in the order they are made in, but are what the order says they are.
     const Node* leaf = find_leaf(executor.program(), tensor.state);
     const std::string order = leaf != nullptr ? leaf->attrs.get_or<std::string>("order", "") : "";
-    const bool in_zigzag = !order.empty() && find_code_order(order).zigzag;
-    std::vector<std::byte>& pool = pools[{dtype, in_zigzag}];
+    std::vector<std::byte>& pool = pools[{dtype, order}];
     if (pool.empty()) {
       const int64_t count = dtype == DType::kI4 ? kPool - 1 : kPool;
       pool.resize(static_cast<size_t>(storage_bytes(dtype, count)));
       std::vector<float> scaled = normal;
       for (float& value : scaled) value *= integer_scale(dtype);
       convert(DType::kF32, scaled.data(), dtype, pool.data(), count);
-      for (std::byte& two : pool) {
-        if (!in_zigzag) break;
-        const auto codes = static_cast<uint32_t>(two);
-        two = static_cast<std::byte>(zigzag(codes & 0xf) | zigzag(codes >> 4) << 4);
-      }
+      encode_for_order(order, pool);
     }
     const int64_t width = dtype == DType::kI4 ? 1 : dtype_bytes(dtype),
                   offset = storage_bytes(dtype, pool_start(tensor.param) + tensor.at.offset);

@@ -104,7 +104,8 @@ __device__ __forceinline__ void multiply_rows(Sum<T> (&d)[kCount], uint64_t a, u
 template <typename T, int kCount>
 __device__ __forceinline__ void multiply_registers(Sum<T> (&d)[kCount], const uint32_t (&a)[4], uint64_t b,
                                                    int accumulate) {
-  static_assert(kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64);
+  static_assert(kCount == 4 || kCount == 8 || kCount == 16 || kCount == 32 || kCount == 64);
+  OCTET_WGMMA_TYPES(4, "8", "{%4,%5,%6,%7}", "%8", "%9", ", 0", OCTET_REGISTERS);
   OCTET_WGMMA_TYPES(8, "16", "{%8,%9,%10,%11}", "%12", "%13", ", 0", OCTET_REGISTERS);
   OCTET_WGMMA_TYPES(16, "32", "{%16,%17,%18,%19}", "%20", "%21", ", 0", OCTET_REGISTERS);
   OCTET_WGMMA_TYPES(32, "64", "{%32,%33,%34,%35}", "%36", "%37", ", 0", OCTET_REGISTERS);

@@ -1,11 +1,12 @@
 // Grouped products on Hopper's tensor cores: x [R, K] by the weights of each row's expert [N, K], bf16 or codes of e4m3
 // or int8, as y^T = W x^T, so that a tile has as many rows of x as its expert has.
 //
-// Persistent CTAs, one per SM, go through (expert, tile) pairs that each lists for itself from the offsets on the
-// device: a tile is 128 columns of y by at most kTokens rows of one expert, a multiple of 32 of which are multiplied.
+// Persistent CTAs, one per SM, go through the tiles (grouped_rows.cuh): 128 columns of y by at most kTokens rows of one
+// expert, a multiple of 32 of which are multiplied.
 // Two warp groups multiply, 64 columns each; one thread of a warp copies 128 bytes of K by TMA into a ring of stages.
 // Results leave by TMA too, 32 rows by 64 columns at once, while the next tile is multiplied.
 // Tiles of one expert and the same columns follow each other, so that the weights are read from memory once.
+#include "kernels/cuda/common/grouped_rows.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -38,60 +39,7 @@ struct Ring {
   Mbarrier full[kMaxStages], empty[kMaxStages];
 };
 
-// Row tiles of n rows, and rows of one: as even as 32 rows allow.
-template <int kTokens>
-__device__ __forceinline__ int row_tiles_of(int n) {
-  return (n + kTokens - 1) / kTokens;
-}
-template <int kTokens>
-__device__ __forceinline__ int rows_of_tile(int n) {
-  const int tiles = row_tiles_of<kTokens>(n), even = (n + tiles - 1) / tiles;
-  return (even + kBoxRows - 1) / kBoxRows * kBoxRows;
-}
-
-// What each CTA lists: where the rows of the experts begin, and the row tiles of the experts in front of each.
-struct Experts {
-  int begin[kGroupedWgmmaExperts + 1], tiles[kGroupedWgmmaExperts + 1];
-};
-
-// Tile t of all: rows [row, row + rows) of x by columns from `column` on of the expert.
-struct Tile {
-  int expert, row, rows, column;
-
-  template <int kTokens>
-  static __device__ Tile at(const Experts& all, int experts, int t, int column_tiles) {
-    int low = 0, high = experts;  // the expert is in [low, high)
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      all.tiles[middle]* column_tiles <= t ? low = middle : high = middle;
-    }
-    const int of_expert = t - all.tiles[low] * column_tiles, row_tiles = all.tiles[low + 1] - all.tiles[low];
-    const int begin = all.begin[low], end = all.begin[low + 1], size = rows_of_tile<kTokens>(end - begin);
-    const int row = begin + of_expert % row_tiles * size;
-    return {low, row, min(size, end - row), of_expert / row_tiles * kColumns};
-  }
-};
-
-// By one warp.
-template <int kTokens>
-__device__ __forceinline__ void list_experts(const GroupedProduct& p, Experts& all, int lane) {
-  int listed = 0;
-  for (int base = 0; base < p.experts; base += 32) {
-    const int e = base + lane, begin = e < p.experts ? p.offsets[e] : 0;
-    const int rows = e < p.experts ? p.offsets[e + 1] - begin : 0;
-    // Rounded up to 32 rows, a last tile can be empty: as many tiles as begin within the rows.
-    const int tiles = rows > 0 ? (rows + rows_of_tile<kTokens>(rows) - 1) / rows_of_tile<kTokens>(rows) : 0;
-    int until = tiles;
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes <<= 1) {
-      const int other = __shfl_up_sync(kWholeWarp, until, lanes);
-      if (lane >= lanes) until += other;
-    }
-    if (e < p.experts) all.begin[e] = begin, all.tiles[e] = listed + until - tiles;
-    listed += __shfl_sync(kWholeWarp, until, 31);
-  }
-  if (lane == 0) all.begin[p.experts] = p.offsets[p.experts], all.tiles[p.experts] = listed;
-}
+using Tile = GroupedTile;
 
 template <typename T, int kTokens>
 __device__ __forceinline__ void copy_tile(const GroupedProduct& p, const CUtensorMap& w, const CUtensorMap& x,
@@ -253,7 +201,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap y) {
   extern __shared__ __align__(1024) uint8_t shared_stages[];
   __shared__ Ring ring;
-  __shared__ Experts all;
+  __shared__ int lists[2][kGroupedWgmmaExperts + 1];
+  const GroupedRows<kTokens> all{lists[0], lists[1], p.experts};
   if (threadIdx.x == 32) {
     unroll<kStages<kTokens>>([&](int stage) {
       ring.full[stage].init(1);
@@ -263,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   griddep_wait();
   griddep_launch_dependents();
-  if (threadIdx.x < 32) list_experts<kTokens>(p, all, static_cast<int>(threadIdx.x));
+  if (threadIdx.x < 32) all.list(p.offsets, static_cast<int>(threadIdx.x));
   __syncthreads();
   const int column_tiles = static_cast<int>((p.n + kColumns - 1) / kColumns),
             tiles = all.tiles[p.experts] * column_tiles;
@@ -273,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto for_tiles = [&](auto body) {
 #pragma unroll 1
     for (int t = static_cast<int>(blockIdx.x); t < tiles; t += static_cast<int>(gridDim.x))
-      body(Tile::at<kTokens>(all, p.experts, t, column_tiles));
+      body(all.at(t, column_tiles, kColumns));
   };
   if (threadIdx.x >= kMultiplying) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");

@@ -245,7 +245,8 @@ bool accepts_int4(const Graph& graph, const Node& node) {
   const std::string wanted = x == DType::kE4M3 ? "wgmma_x8" : x == DType::kBF16 ? "wgmma_x16" : "none";
   if (g.order != wanted || !g.trans_b || !is_wide_float(node.results[0].dtype)) return false;
   const std::string &a = node.attr<std::string>("scaling_a"), &b = node.attr<std::string>("scaling_b");
-  return (a == "tensor" || a == "row") && b != "tensor" && b != "128x128";
+  return (a == "tensor" || a == "row") && b != "tensor" && b != "128x128" &&
+         graph.shape(node.inputs[g.offsets])[0] - 1 <= kInt4MostExperts;
 }
 
 BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node) {

@@ -12,6 +12,7 @@ void launch_int4(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream
     }
   };
   if (plan.tokens == 256) return int4::launch<e4m3, 256>(p, plan, stream);
+  if (plan.tokens == 8) return int4::launch<bf16, 8>(p, plan, stream);
   p.dtype == DType::kBF16 ? with_tokens(bf16{}) : with_tokens(e4m3{});
 }
 

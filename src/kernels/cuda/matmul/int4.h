@@ -17,7 +17,7 @@ inline constexpr int kInt4ManyRows = 64;                     // of x a block, fr
 // There: sums of 64 rows of x in shared memory, of each of two warp groups, to be stored.
 inline constexpr int64_t kInt4StagingBytes = 2 * 64 * (64 + 4) * 4;
 inline constexpr int kInt4Splits = 6;  // the most blocks that share K
-inline constexpr int kInt4MostStages = 16;
+inline constexpr int kInt4MostStages = 16, kInt4MostExperts = 1024;
 
 // y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
 // sums in float32, rounded once.
@@ -50,6 +50,8 @@ constexpr int64_t int4_stage_bytes(int tokens, DType x, int64_t group) {  // x, 
   return (bytes + kInt4Depth / group * kInt4Rows * 5 + 1023) / 1024 * 1024;
 }
 
+constexpr int64_t int4_list_bytes(int experts) { return (experts + 1) * 8; }  // GroupedRows
+
 // Tiles of so many rows of x: grouped, as many as any split of the rows among the experts has.
 constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
   const int64_t experts = p.experts < p.m ? p.experts : p.m;
@@ -57,7 +59,7 @@ constexpr int64_t int4_row_tiles(const Int4Product& p, int64_t tokens) {
 }
 
 struct Int4Plan {
-  int tokens = 16;     // rows of x a block: 16, 32, 64, 128; 256 of e4m3 in groups of 128 or more
+  int tokens = 16;     // rows of x a block: 16, 32, 64, 128; 8 of bf16; 256 of e4m3 in groups of 128 or more
   int splits = 1;      // split-K: blocks of one cluster
   int stages = 4;      // tiles in shared memory
   int64_t blocks = 1;  // of many rows, for each split

@@ -2,13 +2,14 @@
 //
 // A block makes 128 columns of y for kTokens rows: two warp groups multiply, 64 columns each; one thread of a warp
 // copies tiles by TMA: codes and scales as they lie, x swizzled. Sums of a group of K are scaled into the sums of all.
-// The blocks of a cluster share K; each joins a share of their sums, in order. Of a grouped product there are blocks
-// for any split of the rows among the experts: each finds its own from the offsets, those beyond the last end. Blocks
-// of many rows are persistent where they share nothing: a warp group stores its columns while the next tile arrives.
+// The blocks of a cluster share K; each joins a share of their sums, in order. Of a grouped product of few rows there
+// are blocks for any split of the rows among the experts (grouped_rows.cuh): those beyond the last end. Blocks of many
+// rows are persistent where they share nothing: a warp group stores its columns while the next tile arrives.
 #pragma once
 
 #include <cooperative_groups.h>
 
+#include "kernels/cuda/common/grouped_rows.cuh"
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
@@ -91,51 +92,66 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
   extern __shared__ uint8_t shared_bytes[];
   __shared__ Mbarrier full[kMaxStages], empty[kMaxStages];
   __shared__ __align__(16) uint32_t constants[kConstants];
-  __shared__ RowTile found;
+  // Of the tiles under way: a block copies at most kMaxStages tiles ahead of those it stores.
+  constexpr int kUnderWay = 2 * kMaxStages;
+  __shared__ GroupedTile under_way[kUnderWay];
   const uint32_t base = (shared_address(shared_bytes) + 1023) & ~1023u;
   const int splits = static_cast<int>(gridDim.z), split = static_cast<int>(blockIdx.z);
   const int all = static_cast<int>(p.k / kDepth);
   const int first_step = all * split / splits, steps = all * (split + 1) / splits - first_step;
   const int thread = static_cast<int>(threadIdx.x);
   const bool grouped = p.offsets != nullptr;
-  const int row_tiles = kMany ? static_cast<int>(int4_row_tiles(p, kTokens)) : 1;
-  const int column_tiles = static_cast<int>(p.n / kRows), tiles = kMany ? row_tiles * column_tiles : 1;
-  const int own = kMany ? static_cast<int>(blockIdx.x) : 0;  // the first tile
-  const auto row_tile_of = [&](int t) { return kMany ? t % row_tiles : static_cast<int>(blockIdx.x); };
-  const auto column_tile_of = [&](int t) { return kMany ? t / row_tiles : static_cast<int>(blockIdx.y); };
+  auto* list = static_cast<int*>(__cvta_shared_to_generic(base + static_cast<uint32_t>(S::list_at(stages))));
+  const GroupedRows<kTokens> rows{list, list + p.experts + 1, p.experts};
+  // Of few rows a block has one tile, of columns blockIdx.y; of many, blocks go through all.
+  const int column_tiles = kMany ? static_cast<int>(p.n / kRows) : 1, own = static_cast<int>(blockIdx.x);
+  const int whole_row_tiles = static_cast<int>((p.m + kTokens - 1) / kTokens);  // not grouped
+  const auto whole_tile = [&](int t) {
+    const int first = t % whole_row_tiles * kTokens;
+    return GroupedTile{0, first, min(kTokens, static_cast<int>(p.m) - first), t / whole_row_tiles};
+  };
   // Of the first tile, steps whose weights are under way before x is there.
   const int ahead = p.weights_ready && !grouped ? min(stages, steps) : 0;
   if (thread == kMultiplying) {
     for (int i = 0; i < stages; ++i) full[i].init(1), empty[i].init(kMultiplying / 32);
     publish_barriers();
     for (int step = 0; step < ahead; ++step)
-      copy_weights<S>(p, column_tile_of(own), first_step + step, stage_at<S>(base, step), full[step]);
+      copy_weights<S>(p, kMany ? whole_tile(own).column : blockIdx.y, first_step + step, stage_at<S>(base, step),
+                      full[step]);
   }
   if (thread <= kTables) make_constants(thread, constants);
   if (grouped && thread < 32) {
     griddep_wait();
-    find_tile<kTokens>(p, row_tile_of(own), found);
+    kMany ? rows.list(p.offsets, thread) : rows.find(p.offsets, p.experts, own, thread, under_way[0]);
   }
   __syncthreads();
-  if (grouped && found.first >= found.end) return;  // the whole cluster
-  const auto first_of = [&](int t) { return grouped ? found.first : row_tile_of(t) * kTokens; };
-  const int rows_end = grouped ? found.end : static_cast<int>(p.m);
+  int tiles = whole_row_tiles * column_tiles;
+  if (grouped) tiles = kMany ? rows.tiles[p.experts] * column_tiles : under_way[0].rows > 0 ? own + 1 : 0;
+  tiles = __reduce_max_sync(kWholeWarp, tiles);  // in a uniform register, as the stages of loops then are
+  if (own >= tiles) return;                      // the whole cluster
+  const auto tile_at = [&](int t) {
+    GroupedTile tile = !grouped ? whole_tile(t) : kMany ? rows.at(t, column_tiles, 1) : under_way[0];
+    if (!kMany) tile.column = static_cast<int>(blockIdx.y);
+    return tile;
+  };
   if (thread >= kMultiplying) {
     if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n");
     griddep_wait();
     griddep_launch_dependents();
     if (thread > kMultiplying) return;
     Turn turn{0, 1};
+    int count = 0;
 #pragma unroll 1
     for (int t = own; t < tiles; t += static_cast<int>(gridDim.x)) {
-      const int first = first_of(t);
-      const int64_t weights = (grouped ? found.expert * column_tiles : 0) + column_tile_of(t);
+      const GroupedTile of = tile_at(t);
+      if constexpr (kMany) under_way[count++ % kUnderWay] = of;
+      const int64_t weights = of.expert * (p.n / kRows) + of.column;
 #pragma unroll 1
       for (int step = 0; step < steps; ++step, turn = turn.next(stages)) {
         const Stage tile = stage_at<S>(base, turn.stage);
         empty[turn.stage].wait(turn.phase);
         if (t > own || step >= ahead) copy_weights<S>(p, weights, first_step + step, tile, full[turn.stage]);
-        copy_x<T, kTokens>(x, first, first_step + step, tile.x, full[turn.stage]);
+        copy_x<T, kTokens>(x, of.row, first_step + step, tile.x, full[turn.stage]);
       }
     }
     return;
@@ -146,19 +162,21 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n");
     float* staging = joined + stages * S::kStageBytes / 4;
     Turn turn;
+    int count = 0;
 #pragma unroll 1
     for (int t = own; t < tiles; t += static_cast<int>(gridDim.x)) {
       unroll<kTokens / 2>([&](int e) { sums[e] = 0; });
       multiply_many<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, turn, constants, sums);
       griddep_wait();
-      if (splits == 1) store_alone<kTokens>(p, sums, staging, first_of(t), rows_end, column_tile_of(t) * kRows);
+      const GroupedTile tile = under_way[count++ % kUnderWay];
+      if (splits == 1) store_alone<kTokens>(p, sums, staging, tile.row, tile.row + tile.rows, tile.column * kRows);
     }
     if (splits == 1) return;
   } else {
     multiply_few<T, kTokens, kGroup, kZeros>(base, stages, steps, full, empty, constants, sums);
     griddep_wait();
   }
-  const int first = first_of(own), column = column_tile_of(own) * kRows;
+  const GroupedTile tile = kMany ? under_way[0] : tile_at(own);
   const auto sync = [] { asm volatile("bar.sync 1, 256;\n" ::: "memory"); };  // of the multiplying
   sync();                                                                     // nobody reads tiles any more
   const int lane = thread % 32, warp = thread / 32;
@@ -167,12 +185,12 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
   });
   // A warp joins rows, some at once; what they need beside the sums goes ahead.
   constexpr int kWarps = kMultiplying / 32, kAtOnce = kTokens <= 32 ? 1 : 4;
-  const Columns columns(p, column + lane * 4);
-  const int begin = kTokens * split / splits + warp, end = min(kTokens * (split + 1) / splits, rows_end - first);
+  const Columns columns(p, tile.column * kRows + lane * 4);
+  const int begin = kTokens * split / splits + warp, end = min(kTokens * (split + 1) / splits, tile.rows);
   RowTerms terms[kAtOnce];
   const auto read_terms = [&](int from) {
     unroll<kAtOnce>([&](int i) {
-      if (from + i * kWarps < end) terms[i].read(p, first + from + i * kWarps, columns);
+      if (from + i * kWarps < end) terms[i].read(p, tile.row + from + i * kWarps, columns);
     });
   };
   read_terms(begin);
@@ -196,7 +214,7 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
       }
     });
     unroll<kAtOnce>([&](int i) {
-      if (from + i * kWarps < end) terms[i].store(columns, first + from + i * kWarps, total[i]);
+      if (from + i * kWarps < end) terms[i].store(columns, tile.row + from + i * kWarps, total[i]);
     });
   }
   if (splits > 1) {  // DSMEM of a block is read until here
@@ -211,8 +229,10 @@ void launch(const Int4Product& p, const Int4Plan& plan, cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(int4_row_tiles(p, kTokens)), columns = static_cast<unsigned>(p.n / kRows);
     const dim3 blocks =
         kTokens < kInt4ManyRows ? dim3{rows, columns, splits} : dim3{static_cast<unsigned>(plan.blocks), 1, splits};
-    const Grid grid{
-        blocks, threads(kTokens), static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages)), {1, 1, splits}};
+    const Grid grid{blocks,
+                    threads(kTokens),
+                    static_cast<size_t>(Shape<T, kTokens, kGroup>::bytes(plan.stages, p.experts)),
+                    {1, 1, splits}};
     const CUtensorMap x = row_tiles(p.x, p.dtype, p.m, p.k, kTokens);
     p.zeros != nullptr ? launch_overlapped(int4_kernel<T, kTokens, kGroup, true>, grid, stream, p, x, plan.stages)
                        : launch_overlapped(int4_kernel<T, kTokens, kGroup, false>, grid, stream, p, x, plan.stages);

@@ -25,37 +25,14 @@ struct Shape {
   static constexpr int kScaleBytes = kGroups * kRows * 4, kZeroBytes = kGroups * kRows;
   static constexpr int kStageBytes = static_cast<int>(int4_stage_bytes(kTokens, kType<T>, kGroup));
   static constexpr int kSumBytes = kTokens * kSumStride * 4;
-  static constexpr int bytes(int stages) {
+  static constexpr int list_at(int stages) {  // behind all else
     const int tiles = stages * kStageBytes + (kTokens >= kInt4ManyRows ? static_cast<int>(kInt4StagingBytes) : 0);
-    return (tiles > kSumBytes ? tiles : kSumBytes) + 1024;
+    return tiles > kSumBytes ? tiles : kSumBytes;
+  }
+  static constexpr int bytes(int stages, int experts) {
+    return list_at(stages) + (kTokens >= kInt4ManyRows ? static_cast<int>(int4_list_bytes(experts)) : 0) + 1024;
   }
 };
-
-// Rows [first, end) of x, of which a block has the first kTokens, and the expert whose they are.
-struct RowTile {
-  int expert, first, end;
-};
-// Tile t of the experts' rows, one expert after the other; beyond the last, none. By one warp.
-template <int kTokens>
-__device__ __forceinline__ void find_tile(const Int4Product& p, int t, RowTile& found) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, each = (p.experts + 31) / 32;
-  const auto begin = [&](int i) { return p.offsets[min(lane * each + i, p.experts)]; };
-  const auto tiles = [&](int i) { return (begin(i + 1) - begin(i) + kTokens - 1) / kTokens; };
-  int of_lane = 0;
-#pragma unroll 4
-  for (int i = 0; i < each; ++i) of_lane += tiles(i);
-  int until = of_lane;
-  unroll<5>([&](int n) {
-    const int other = __shfl_up_sync(kWholeWarp, until, 1 << n);
-    if (lane >= 1 << n) until += other;
-  });
-  int before = until - of_lane;
-  if (lane == 31 && t >= until) found = {0, 0, 0};
-  if (t < before || t >= until) return;
-  int i = 0;
-  while (t >= before + tiles(i)) before += tiles(i++);
-  found = {lane * each + i, begin(i) + (t - before) * kTokens, begin(i + 1)};
-}
 
 // A stage in the order of its uses, and the parity of this one.
 struct Turn {
