@@ -59,7 +59,8 @@ struct GroupedRows {
     if (lane == 31) begin[experts] = offsets[experts], tiles[experts] = all;
   }
   // Tile t without lists; beyond the last, one of no rows.
-  static __device__ __forceinline__ void find(const int32_t* offsets, int experts, int t, int lane, GroupedTile& found) {
+  static __device__ __forceinline__ void find(const int32_t* offsets, int experts, int t, int lane,
+                                              GroupedTile& found) {
     if (lane == 0) found.rows = 0;
     __syncwarp();
     for_experts(offsets, experts, lane, [&](int expert, int first, int rows, int before) {
