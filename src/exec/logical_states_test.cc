@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "kernels/common/code_order.h"
 #include "passes/plan_memory.h"
 
 namespace octet {
@@ -60,6 +61,18 @@ class LogicalStates : public testing::TestWithParam<std::string> {
   std::unique_ptr<Executor> executor_;
   LogicalState q_, k_;
 };
+
+TEST(EncodeForOrder, CodesStayWhatTheyAreWhereverTheyLie) {
+  const TensorType type{DType::kI4, {128, 128}};
+  for (const char* order : {"wgmma_x8", "wgmma_x16", ""})
+    for (int code = -8; code < 8; ++code) {
+      const auto two = static_cast<std::byte>((code & 0xf) * 0x11);
+      std::vector<std::byte> codes(static_cast<size_t>(type.bytes()), two), rows = codes;
+      encode_for_order(order, codes);
+      if (*order != 0) restore_codes(find_code_order(order), type, codes, rows);
+      EXPECT_EQ(rows, std::vector<std::byte>(codes.size(), two)) << order << " " << code;
+    }
+}
 
 TEST_P(LogicalStates, AreWrittenAndReadWhereTheyLie) {
   const std::vector<float> q = counted(100), k = counted(200);
