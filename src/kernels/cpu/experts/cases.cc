@@ -270,6 +270,8 @@ void add_group_cases(std::vector<Case>& cases) {
     }
   add("1x128", DType::kE4M3, DType::kI4, true, "wgmma_x8", tiles, 128, 128);
   add("1x64", DType::kBF16, DType::kI4, false, "wgmma_x16", tiles, 128, 128);
+  // More tiles than a GPU has SMs.
+  add("1x128", DType::kE4M3, DType::kI4, false, "wgmma_x8", {0, 40, 40, 170}, 70 * 128, 256);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ __device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
 // + 8.
 template <bool kZeros>
 struct Unpack<bf16, kZeros> {
-  static constexpr float kOne = 1;  // what a one is multiplied by to be a one of T
+  static constexpr float kOne = 1;  // operands are codes over this
   struct Row {
     __nv_bfloat162 offset;
   };
