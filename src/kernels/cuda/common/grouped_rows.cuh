@@ -29,45 +29,46 @@ struct GroupedRows {
     return n > 0 ? (n + rows_of_tile(n) - 1) / rows_of_tile(n) : 0;
   }
 
-  // By one warp: body(expert, its first row, its rows, the tiles in front). Returns the last lane's count of all tiles.
-  template <typename Body>
-  static __device__ __forceinline__ int for_experts(const int32_t* offsets, int experts, int lane, const Body& body) {
-    const int each = (experts + 31) / 32;
-    const auto first = [&](int i) { return offsets[min(lane * each + i, experts)]; };
-    int own = 0;
+  // By one warp: a lane's run of experts.
+  struct Run {
+    const int32_t* offsets;
+    int experts, first, count, before, until;  // the tiles in front of its own, and with them
+
+    __device__ __forceinline__ Run(const int32_t* offsets, int experts, int lane) : offsets(offsets), experts(experts) {
+      count = (experts + 31) / 32, first = lane * count;
+      int own = 0;
 #pragma unroll 4
-    for (int i = 0; i < each; ++i) own += tiles_of(first(i + 1) - first(i));
-    int until = own;
+      for (int i = 0; i < count; ++i) own += tiles_of(begin(i + 1) - begin(i));
+      until = own;
 #pragma unroll
-    for (int lanes = 1; lanes < 32; lanes <<= 1) {
-      const int other = __shfl_up_sync(kWholeWarp, until, lanes);
-      if (lane >= lanes) until += other;
+      for (int lanes = 1; lanes < 32; lanes <<= 1) {
+        const int other = __shfl_up_sync(kWholeWarp, until, lanes);
+        if (lane >= lanes) until += other;
+      }
+      before = until - own;
     }
-    int before = until - own;
-#pragma unroll 4
-    for (int i = 0; i < each && lane * each + i < experts; ++i) {
-      const int rows = first(i + 1) - first(i);
-      body(lane * each + i, first(i), rows, before);
-      before += tiles_of(rows);
-    }
-    return until;
-  }
+    __device__ __forceinline__ int begin(int i) const { return offsets[min(first + i, experts)]; }
+  };
   __device__ __forceinline__ void list(const int32_t* offsets, int lane) const {
-    const int all = for_experts(offsets, experts, lane, [&](int expert, int first, int, int before) {
-      begin[expert] = first, tiles[expert] = before;
-    });
-    if (lane == 31) begin[experts] = offsets[experts], tiles[experts] = all;
+    const Run run(offsets, experts, lane);
+    int before = run.before;
+#pragma unroll 4
+    for (int i = 0; i < run.count && run.first + i < experts; ++i) {
+      begin[run.first + i] = run.begin(i), tiles[run.first + i] = before;
+      before += tiles_of(run.begin(i + 1) - run.begin(i));
+    }
+    if (lane == 31) begin[experts] = offsets[experts], tiles[experts] = run.until;
   }
   // Tile t without lists; beyond the last, one of no rows.
   static __device__ __forceinline__ void find(const int32_t* offsets, int experts, int t, int lane,
                                               GroupedTile& found) {
-    if (lane == 0) found.rows = 0;
-    __syncwarp();
-    for_experts(offsets, experts, lane, [&](int expert, int first, int rows, int before) {
-      if (t < before || t >= before + tiles_of(rows)) return;
-      const int size = rows_of_tile(rows), from = (t - before) * size;
-      found = {expert, first + from, min(size, rows - from), 0};
-    });
+    const Run run(offsets, experts, lane);
+    if (lane == 31 && t >= run.until) found.rows = 0;
+    if (t < run.before || t >= run.until) return;
+    int i = 0, before = run.before, rows = run.begin(1) - run.begin(0);
+    while (t >= before + tiles_of(rows)) before += tiles_of(rows), ++i, rows = run.begin(i + 1) - run.begin(i);
+    const int size = rows_of_tile(rows), from = (t - before) * size;
+    found = {run.first + i, run.begin(i) + from, min(size, rows - from), 0};
   }
 
   // Tile t of all by `column_tiles` of so many columns: those of one expert and the same columns follow each other.

@@ -72,7 +72,7 @@ struct GroupedProduct {
   const int32_t* offsets = nullptr;
   Operand out;  // f32, bf16 or f16
 };
-inline constexpr int kGroupedWgmmaExperts = 1024;  // at most
+inline constexpr int kListedExperts = 1024;  // the most of GroupedRows' lists
 void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                          const __grid_constant__ CUtensorMap y) {
   extern __shared__ __align__(1024) uint8_t shared_stages[];
   __shared__ Ring ring;
-  __shared__ int lists[2][kGroupedWgmmaExperts + 1];
+  __shared__ int lists[2][kListedExperts + 1];
   const GroupedRows<kTokens> all{lists[0], lists[1], p.experts};
   if (threadIdx.x == 32) {
     unroll<kStages<kTokens>>([&](int stage) {

@@ -184,7 +184,7 @@ bool accepts_gemv(const Graph& graph, const Node& node) {
 }
 
 bool accepts_wgmma(const Graph& graph, const Node& node) {
-  return accepts_direct(graph, node) && graph.shape(node.inputs[Grouped(node).offsets])[0] - 1 <= kGroupedWgmmaExperts;
+  return accepts_direct(graph, node) && graph.shape(node.inputs[Grouped(node).offsets])[0] - 1 <= kListedExperts;
 }
 
 GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
@@ -246,7 +246,7 @@ bool accepts_int4(const Graph& graph, const Node& node) {
   if (g.order != wanted || !g.trans_b || !is_wide_float(node.results[0].dtype)) return false;
   const std::string &a = node.attr<std::string>("scaling_a"), &b = node.attr<std::string>("scaling_b");
   return (a == "tensor" || a == "row") && b != "tensor" && b != "128x128" &&
-         graph.shape(node.inputs[g.offsets])[0] - 1 <= kInt4MostExperts;
+         graph.shape(node.inputs[g.offsets])[0] - 1 <= kListedExperts;
 }
 
 BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node) {

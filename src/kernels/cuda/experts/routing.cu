@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/numbers.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/experts/experts.h"
 
@@ -30,6 +31,7 @@ struct Softmax {
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 __global__ void __launch_bounds__(kThreads) top_k_kernel(RouterProblem p, const float* all_logits, RouterResults to) {
+  griddep_begin(false);
   const int64_t t = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (t >= p.tokens) return;
@@ -106,6 +108,7 @@ constexpr int kGroupWarps = 8, kGroupThreads = 32 * kGroupWarps;
 __global__ void __launch_bounds__(kGroupThreads)
     group_rows_kernel(const int32_t* chosen, int count, int32_t* places, int32_t* offsets, float* counts) {
   __shared__ int lower_of[kGroupWarps], own_of[kGroupWarps];
+  griddep_begin(false);
   const int expert = static_cast<int>(blockIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int run = (count + kGroupThreads - 1) / kGroupThreads * 32;
@@ -143,7 +146,7 @@ unsigned blocks_of(const RouterProblem& p) { return static_cast<unsigned>((p.tok
 }  // namespace
 
 void launch_top_k(const RouterProblem& problem, const float* logits, const RouterResults& to, cudaStream_t stream) {
-  top_k_kernel<<<blocks_of(problem), kThreads, 0, stream>>>(problem, logits, to);
+  launch_overlapped(top_k_kernel, {blocks_of(problem), kThreads}, stream, problem, logits, to);
 }
 
 void launch_top_k_grad(const RouterProblem& problem, const float* logits, const int32_t* chosen,
@@ -153,8 +156,8 @@ void launch_top_k_grad(const RouterProblem& problem, const float* logits, const 
 
 void launch_group_rows(const int32_t* chosen, int64_t count, int experts, int32_t* places, int32_t* offsets,
                        float* counts, cudaStream_t stream) {
-  group_rows_kernel<<<static_cast<unsigned>(experts), kGroupThreads, 0, stream>>>(chosen, static_cast<int>(count),
-                                                                                  places, offsets, counts);
+  launch_overlapped(group_rows_kernel, {static_cast<unsigned>(experts), kGroupThreads}, stream, chosen,
+                    static_cast<int>(count), places, offsets, counts);
 }
 
 }  // namespace octet::cuda

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/operand.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/experts/experts.h"
 
@@ -14,6 +15,7 @@ constexpr int kThreads = 256;
 template <typename V>
 __global__ void __launch_bounds__(kThreads)
     dispatch_rows_kernel(const V* x, const int32_t* places, V* rows, int64_t tokens, int k, int64_t words) {
+  griddep_begin(false);
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= tokens * words) return;
   const int64_t t = i / words, word = i - t * words;
@@ -25,6 +27,7 @@ template <int kVec>
 __global__ void __launch_bounds__(kThreads)
     combine_rows_kernel(Operand rows, const int32_t* places, const float* weights, Operand y, int64_t tokens, int k,
                         int64_t width) {
+  griddep_begin(false);
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kVec;
   if (i >= tokens * width) return;
   const int64_t t = i / width, c = i - t * width;
@@ -63,8 +66,8 @@ void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int6
                           cudaStream_t stream) {
   const auto as = [&]<typename V>(V) {
     const int64_t words = row_bytes / static_cast<int64_t>(sizeof(V));
-    dispatch_rows_kernel<V><<<blocks_for(tokens * words), kThreads, 0, stream>>>(
-        static_cast<const V*>(x), places, static_cast<V*>(rows), tokens, k, words);
+    launch_overlapped(dispatch_rows_kernel<V>, {blocks_for(tokens * words), kThreads}, stream, static_cast<const V*>(x),
+                      places, static_cast<V*>(rows), tokens, k, words);
   };
   if (row_bytes % 16 == 0) return as(uint4{});
   row_bytes % 4 == 0 ? as(uint32_t{}) : as(uint8_t{});
@@ -72,13 +75,10 @@ void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int6
 
 void launch_combine_rows(const Operand& rows, const int32_t* places, const float* weights, const Operand& y,
                          int64_t tokens, int k, int64_t width, cudaStream_t stream) {
-  if (width % 4 == 0) {
-    combine_rows_kernel<4>
-        <<<blocks_for(tokens * width / 4), kThreads, 0, stream>>>(rows, places, weights, y, tokens, k, width);
-  } else {
-    combine_rows_kernel<1>
-        <<<blocks_for(tokens * width), kThreads, 0, stream>>>(rows, places, weights, y, tokens, k, width);
-  }
+  const auto launch = [&](auto kernel, int64_t threads) {
+    launch_overlapped(kernel, {blocks_for(threads), kThreads}, stream, rows, places, weights, y, tokens, k, width);
+  };
+  width % 4 == 0 ? launch(combine_rows_kernel<4>, tokens * width / 4) : launch(combine_rows_kernel<1>, tokens * width);
 }
 
 void launch_combine_rows_grad(const Operand& rows, const int32_t* places, const float* weights, const Operand& dy,

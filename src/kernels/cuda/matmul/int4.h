@@ -17,7 +17,7 @@ inline constexpr int kInt4ManyRows = 64;                     // of x a block, fr
 // There: sums of 64 rows of x in shared memory, of each of two warp groups, to be stored.
 inline constexpr int64_t kInt4StagingBytes = 2 * 64 * (64 + 4) * 4;
 inline constexpr int kInt4Splits = 6;  // the most blocks that share K
-inline constexpr int kInt4MostStages = 16, kInt4MostExperts = 1024;
+inline constexpr int kInt4MostStages = 16;
 
 // y [M, N] = x_scale [M] * sum over groups g of K: scale[g, n] * (x [M, g] . (code[n, g] - zero[g, n])) + c + bias,
 // sums in float32, rounded once.

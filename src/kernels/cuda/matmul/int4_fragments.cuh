@@ -11,29 +11,10 @@ __device__ __forceinline__ uint32_t select(uint32_t low, uint32_t high, uint32_t
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
   return r;
 }
-// Makes words of codes the left operands of T. A zero point is given as zero + 8.
+// Makes words of codes the left operands of T. A zero point is given as zero + 8. Constants that come from shared
+// memory stay in registers, where instructions take more than one: threads below kMakers make them.
 template <typename T, bool kZeros>
 struct Unpack;
-
-// Codes of e4m3 come in zigzag (0, -1, 1, -2, ..), nibble 2 i + h of a word for byte i of register h. Less zero points,
-// a table of the 16 values gives them: two permutations look up among eight of them, a third chooses, two more part the
-// registers. There is a table for every zero. Two more constants lie behind the tables: read from shared memory, they
-// stay in registers, where instructions take more than one.
-inline constexpr int kTables = 17, kConstants = 4 * kTables + 2;
-__device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
-  if (zero == kTables) to[4 * kTables] = 0x32103210u, to[4 * kTables + 1] = 0x43084308u;
-  if (zero >= kTables) return;
-  uint32_t* table = to + 4 * zero;
-  unroll<4>([&](int w) {
-    uint32_t word = 0;
-    unroll<4>([&](int i) {
-      const int nibble = 4 * w + i, code = 8 + (nibble % 2 == 0 ? nibble : -nibble - 1) / 2;
-      const uint32_t value = __nv_cvt_float_to_fp8(static_cast<float>(code - zero), __NV_SATFINITE, __NV_E4M3);
-      word |= value << (8 * i);
-    });
-    table[w] = word;
-  });
-}
 
 // Nibbles i and 4 + i become a pair. 0x43nn is 128 + nn in bf16, up to 127; a nibble with its sign flipped is a code
 // + 8.
@@ -43,10 +24,11 @@ struct Unpack<bf16, kZeros> {
   struct Row {
     __nv_bfloat162 offset;
   };
+  static constexpr int kMakers = 1, kConstants = 1;
   uint32_t exponent_and_signs;
 
-  __device__ __forceinline__ explicit Unpack(const uint32_t* constants)
-      : exponent_and_signs(constants[4 * kTables + 1]) {}
+  static __device__ __forceinline__ void make_constants(int, uint32_t* to) { *to = 0x43084308u; }
+  __device__ __forceinline__ explicit Unpack(const uint32_t* constants) : exponent_and_signs(*constants) {}
   __device__ __forceinline__ Row row(int zero) const {
     return {__float2bfloat162_rn(-128.0f - static_cast<float>(kZeros ? zero : 8))};
   }
@@ -60,13 +42,29 @@ struct Unpack<bf16, kZeros> {
   }
 };
 
+// Codes of e4m3 come in zigzag (0, -1, 1, -2, ..), nibble 2 i + h of a word for byte i of register h. Less zero points,
+// a table of the 16 values gives them, one for every zero: two permutations look up among eight of them, a third
+// chooses, two more part the registers.
 template <>
 struct Unpack<e4m3, true> {
   static constexpr float kOne = 1;
   using Row = uint4;
+  static constexpr int kTables = 17, kMakers = kTables, kConstants = 4 * kTables + 1;
   const uint32_t* tables;
   uint32_t choices;
 
+  static __device__ __forceinline__ void make_constants(int zero, uint32_t* to) {
+    unroll<4>([&](int w) {
+      uint32_t word = 0;
+      unroll<4>([&](int i) {
+        const int nibble = 4 * w + i, code = 8 + (nibble % 2 == 0 ? nibble : -nibble - 1) / 2;
+        const uint32_t value = __nv_cvt_float_to_fp8(static_cast<float>(code - zero), __NV_SATFINITE, __NV_E4M3);
+        word |= value << (8 * i);
+      });
+      to[4 * zero + w] = word;
+    });
+    if (zero == 0) to[4 * kTables] = 0x32103210u;
+  }
   __device__ __forceinline__ explicit Unpack(const uint32_t* constants)
       : tables(constants), choices(constants[4 * kTables]) {}
   __device__ __forceinline__ Row row(int zero) const { return *reinterpret_cast<const uint4*>(tables + zero * 4); }
@@ -87,9 +85,11 @@ struct Unpack<e4m3, true> {
 template <>
 struct Unpack<e4m3, false> {
   static constexpr float kOne = 256;
+  static constexpr int kMakers = 0, kConstants = 1;
   struct Row {};
 
-  __device__ __forceinline__ explicit Unpack(const uint32_t* = nullptr) {}
+  static __device__ __forceinline__ void make_constants(int, uint32_t*) {}
+  __device__ __forceinline__ explicit Unpack(const uint32_t*) {}
   __device__ __forceinline__ Row row(int) const { return {}; }
   __device__ __forceinline__ void operator()(const Row&, uint32_t codes, uint32_t (&fours)[2]) const {
     unroll<2>([&](int high) {

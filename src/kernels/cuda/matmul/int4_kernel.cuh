@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
   constexpr bool kMany = kTokens >= kInt4ManyRows;
   extern __shared__ uint8_t shared_bytes[];
   __shared__ Mbarrier full[kMaxStages], empty[kMaxStages];
-  __shared__ __align__(16) uint32_t constants[kConstants];
+  using Unpacked = UnpackOf<T, kTokens, kZeros>;
+  __shared__ __align__(16) uint32_t constants[Unpacked::kConstants];
   // Of the tiles under way: a block copies at most kMaxStages tiles ahead of those it stores.
   constexpr int kUnderWay = 2 * kMaxStages;
   __shared__ GroupedTile under_way[kUnderWay];
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
       copy_weights<S>(p, kMany ? whole_tile(own).column : blockIdx.y, first_step + step, stage_at<S>(base, step),
                       full[step]);
   }
-  if (thread <= kTables) make_constants(thread, constants);
+  if (thread < Unpacked::kMakers) Unpacked::make_constants(thread, constants);
   if (grouped && thread < 32) {
     griddep_wait();
     kMany ? rows.list(p.offsets, thread) : rows.find(p.offsets, p.experts, own, thread, under_way[0]);

@@ -5,6 +5,13 @@
 
 namespace octet::cuda::int4 {
 
+// Few rows leave the tensor cores time: e4m3 codes' zero points are products of their own with x, which costs less than
+// tables.
+template <typename T, int kTokens, bool kZeros>
+inline constexpr bool kZerosMultiplied = kZeros && sizeof(T) == 1 && kTokens < kInt4ManyRows;
+template <typename T, int kTokens, bool kZeros>
+using UnpackOf = Unpack<T, kZeros && !kZerosMultiplied<T, kTokens, kZeros>>;
+
 // A warp group's share of the tiles of few rows of x, by units of K: operands of a unit are made while the one before
 // is multiplied.
 template <typename T, int kTokens, int kGroup, bool kZeros>
@@ -17,10 +24,8 @@ __device__ __forceinline__ void multiply_few(uint32_t base, int stages, int step
   const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32, row = side * 64 + thread / 32 * 16 + lane / 4;
   const uint64_t descriptors = wgmma::descriptor(base);  // of x of stage 0
-  // Few rows leave the tensor cores time: e4m3 codes' zero points are products of their own with x, which costs less
-  // than tables.
-  constexpr bool kMultiplied = kZeros && sizeof(T) == 1;
-  const Unpack<T, kZeros && !kMultiplied> unpack(constants);
+  constexpr bool kMultiplied = kZerosMultiplied<T, kTokens, kZeros>;
+  const UnpackOf<T, kTokens, kZeros> unpack(constants);
   float part[kTokens / 2];
   Codes codes;
   struct Unit : F {
@@ -113,7 +118,7 @@ __device__ __forceinline__ void multiply_many(uint32_t base, int stages, int ste
   const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32, row = side * 64 + thread / 32 * 16 + lane / 4;
   const uint64_t descriptors = wgmma::descriptor(base);  // of x of stage 0
-  const Unpack<T, kZeros> unpack(constants);
+  const UnpackOf<T, kTokens, kZeros> unpack(constants);
   float part[2][kCount];
   Codes codes;
   F f;
