@@ -116,6 +116,7 @@ const std::vector<Case>& cases() {
       {"%y = group_rows %chosen {groups=6}", "i32[4,2] i32[7] f32[6]"},
       {"%y = group_rows %ids {groups=6}", "group_rows: experts is i32[4] (want i32 of rank 2) in node "},
       {"%y = dispatch_rows %h, %chosen", "bf16[8,8]"},
+      {"%y = dispatch_rows %h, %chosen, %lse", "dispatch_rows: input 2 is"},
       {"%y = dispatch_rows %t, %chosen", "dispatch_rows: x is [8,4] for places [4,2] in node "},
       {"%y = combine_rows %rows, %chosen, %lse", "f32[4,8]"},
       {"%y = combine_rows %x, %chosen", "combine_rows: rows are [4,8] for places [4,2] in node "},

@@ -12,10 +12,11 @@ namespace {
 
 constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",    "activation", "activation_grad",
                                                     "gated",   "gated_grad",   "rope",       "plain",
-                                                    "product", "scatter_rows", "update"};
-constexpr const char* kPartNames[kFusionParts] = {
-    "core",       "bias",     "residual", "amax",      "quantize",      "column_sum", "scale",    "rope",     "columns",
-    "accumulate", "siblings", "slices",   "optimizer", "update_scales", "maximum",    "rank_sum", "rank_rows"};
+                                                    "product", "scatter_rows", "update",     "router"};
+constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",      "residual",  "amax",          "quantize",
+                                                  "column_sum", "scale",     "rope",      "columns",       "accumulate",
+                                                  "siblings",   "slices",    "optimizer", "update_scales", "maximum",
+                                                  "rank_sum",   "rank_rows", "head_norm"};
 
 bool is_reduce(const Node& node, const char* kind, const char* axis) {
   return node.op == Op::kReduce && node.attr<std::string>("reduction") == kind &&
@@ -211,6 +212,7 @@ std::optional<Producer> fusion_producer(const Graph& body) {
   const auto is_update = [](const Node& node) {
     return is_optimizer_update(node.op) || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
   };
+  if (!members.all(Op::kTopK).empty()) return Producer::kRouter;
   if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty()) return Producer::kProduct;
   if (!members.all([](const Node& node) { return is_scatter(node.op); }).empty()) return Producer::kScatterRows;
   if (!members.all(is_update).empty()) return Producer::kUpdate;
@@ -239,11 +241,12 @@ uint32_t fusion_parts(const Graph& body) {
     return parts;
   }
   const std::optional<Producer> producer = fusion_producer(body);
-  has(FusionPart::kCore, producer == Producer::kScatterRows);
+  has(FusionPart::kCore, producer == Producer::kScatterRows || producer == Producer::kRouter);
   has(FusionPart::kBias, producer == Producer::kProduct && !members.all(Op::kAdd).empty());
   has(FusionPart::kSlices, producer == Producer::kProduct && !members.all(Op::kSlice).empty());
   has(FusionPart::kRankRows, !members.all([](const Node& node) { return op_facts(node.op).collective; }).empty());
   has(FusionPart::kRope, !members.all(Op::kRope).empty());
+  has(FusionPart::kHeadNorm, producer == Producer::kScatterRows && !members.all(Op::kRmsNorm).empty());
   has(FusionPart::kOptimizer, !members.all([](const Node& node) { return is_optimizer_update(node.op); }).empty());
   has(FusionPart::kUpdateScales, !members.all(Op::kUpdateScales).empty());
   has(FusionPart::kMaximum, !members.all(Op::kMaximum).empty());

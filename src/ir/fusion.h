@@ -27,10 +27,11 @@ enum class Producer : uint8_t {
   kRope,
   kPlain,        // no producer: sinks of one input; or compute_scale and the quantize that reads it
   kProduct,      // matmul or scaled_matmul with its bias, slices of its columns, or the exchange of its rows
-  kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, and the ropes before them
+  kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, ropes and norms of heads before them
   kUpdate,       // updates of states side by side
+  kRouter,       // the logits of a router, its top_k and the group_rows of the chosen
 };
-inline constexpr int kProducers = 11;
+inline constexpr int kProducers = 12;
 
 // What a fusion of a producer may have: a set of bits.
 enum class FusionPart : uint32_t {
@@ -51,8 +52,9 @@ enum class FusionPart : uint32_t {
   kMaximum = 1 << 14,
   kRankSum = 1 << 15,   // before a norm: the all_reduce of a few rows, which its kernel makes
   kRankRows = 1 << 16,  // the all_gather of a product's rows, or their reduce_scatter: beside its own part
+  kHeadNorm = 1 << 17,  // the rms_norms of heads before the ropes of scatter_rowss
 };
-inline constexpr int kFusionParts = 17;
+inline constexpr int kFusionParts = 18;
 
 const char* producer_name(Producer producer);  // "norm_grad"
 const char* part_name(FusionPart part);        // "column_sum"

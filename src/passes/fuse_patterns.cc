@@ -312,6 +312,22 @@ NodeId attention_of(const UseGraph& uses, NodeId append) {
   return NodeId::kNone;
 }
 
+// The rms_norm of heads that only `rope` reads, and the reshapes to heads and back around it.
+FusionMembers head_norm(const UseGraph& uses, const Node& rope, const std::string& side) {
+  FusionMembers members;
+  Value value = rope.inputs[0];
+  for (const auto& [op, name] : {std::pair{Op::kReshape, "back_"}, {Op::kRmsNorm, "norm_"}, {Op::kReshape, "heads_"}}) {
+    const Node& node = uses.node(value.node);
+    if (node.op != op || node.phase != rope.phase || uses.users(value).size() != 1 || uses.is_output(value)) return {};
+    members.push_back({value.node, name + side});
+    value = node.inputs[0];
+  }
+  const int64_t dim = rope.attrs.get<int64_t>("head_dim");
+  const bool whole = rope.attrs.get_or<int64_t>("rotary_dim", dim) == dim && !rope.attr<bool>("interleaved");
+  if (!whole || uses.graph().shape(Value{members[1].node, 0}).cols() != dim) return {};  // of heads that turn whole
+  return members;
+}
+
 // The two appends of a layer, to the same slots, found from that of the keys; with the ropes of queries and keys, by
 // the same angles, where turned keys go to the cache alone.
 Candidates scatter_rows(const UseGraph& uses, NodeId first, const Target& target) {
@@ -333,9 +349,31 @@ Candidates scatter_rows(const UseGraph& uses, NodeId first, const Target& target
   if (alike && target.fuses(Producer::kScatterRows, FusionPart::kRope)) {
     FusionMembers with_ropes = {{query.node, "rope_q"}, {key.node, "rope_k"}};
     with_ropes.insert(with_ropes.end(), appends.begin(), appends.end());
-    candidates.insert(candidates.begin(), std::move(with_ropes));
+    const FusionMembers norm_q = head_norm(uses, query_rope, "q"), norm_k = head_norm(uses, key_rope, "k");
+    const bool normed =
+        target.fuses(Producer::kScatterRows, FusionPart::kHeadNorm) && !norm_q.empty() && !norm_k.empty();
+    candidates.insert(candidates.begin(), with_ropes);
+    if (normed) candidates.insert(candidates.begin(), joined(joined(std::move(with_ropes), norm_q), norm_k));
   }
   return candidates;
+}
+
+// (cast,) the float32 product that makes a router's logits, top_k, group_rows, where nothing else reads what the first
+// two make.
+Candidates router(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& top_k = uses.node(first);
+  if (top_k.op != Op::kTopK || !target.fuses(Producer::kRouter)) return {};
+  const auto made_for_this = [&](Value value, Op op) {
+    return uses.node(value.node).op == op && uses.node(value.node).phase == top_k.phase &&
+           uses.users(value).size() == 1 && !uses.is_output(value);
+  };
+  const Value logits = top_k.inputs[0];
+  const NodeId groups = find_user(
+      uses, {first, 1}, [](const Graph&, const Node& node) { return node.op == Op::kGroupRows; }, top_k.phase);
+  if (!made_for_this(logits, Op::kMatmul) || groups == NodeId::kNone) return {};
+  FusionMembers members = {{logits.node, "logits"}, {first, "top_k"}, {groups, "group_rows"}};
+  const Value x = uses.node(logits.node).inputs[0];
+  return {made_for_this(x, Op::kCast) ? joined(members, {{x.node, "x"}}) : members};
 }
 
 }  // namespace
@@ -349,6 +387,7 @@ std::span<const FusionPattern> fusion_patterns() {
       {Producer::kActivationGrad, activation_grad},
       {Producer::kNormGrad, norm_grad},
       {Producer::kPlain, plain},
+      {Producer::kRouter, router},
       {Producer::kProduct, product_bias},  // after those that take the bias
       {Producer::kProduct, product_rows},
       {Producer::kScatterRows, scatter_rows},

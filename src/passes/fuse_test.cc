@@ -1,4 +1,5 @@
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -295,6 +296,61 @@ TEST(Fuse, AppendsWithoutCommonRopesFuseAlone) {
   const std::string positions = "rope %1, %4 {head_dim=8, heads=2, rotary_dim=4, theta=10000.0}";
   EXPECT_EQ(kinds(decoding(positions, "%12")), (Kinds{{"scatter_rows x2", 1}}));
   EXPECT_EQ(kinds(decoding(kRopeK, "%12", "  output @turned %12\n")), (Kinds{{"scatter_rows x2", 1}}));
+}
+
+// Heads that are normalised before they turn: all of a head, and by nobody else's request.
+TEST(Fuse, NormsOfHeadsJoinTheirRopes) {
+  const auto kinds = [](int64_t rotary_dim, int64_t heads, const std::string& also) {
+    const auto normed = [&](const char* x, int64_t count, int at) {
+      return fmt::format(R"(  %{1} = reshape {0} {{shape=[{2},{3}]}} @heads layer 1
+  %{4} = input : f32[{3}] @weight{4}
+  %{5} = rms_norm %{1}, %{4} {{eps=1e-6}} @norm layer 1
+  %{6} = reshape %{5} {{shape=[2,{7}]}} @back layer 1
+)",
+                         x, at, 2 * count, 8 * (x[1] == '0' ? 4 : 2) / count, at + 1, at + 2, at + 3,
+                         x[1] == '0' ? 32 : 16);
+    };
+    const std::string rope = fmt::format("head_dim=8, rotary_dim={}, theta=10000.0}}", rotary_dim);
+    Graph graph = parse_graph(kDecoding + normed("%0", heads, 11) + normed("%1", heads / 2, 15) +
+                              "  %19 = rope %14, %3 {heads=4, " + rope +
+                              " @rope.q layer 1\n  %20 = rope %18, %3 {heads=2, " + rope + R"( @rope.k layer 1
+  %21 = scatter_rows %8, %20, %4, %10 @append.k layer 1
+  %22 = scatter_rows %9, %2, %4 @append.v layer 1
+  %23 = paged_attention %19, %21, %22, %5, %6, %7 {heads=4, kv_heads=2, head_dim=8, scale=0.5, window=0, block_size=4} @attention layer 1
+  output @y %23
+)" + also + "  update @cache_k %21\n  update @cache_v %22\nend\n");
+    fuse_graph(graph, allowing(Producer::kScatterRows, {kCore, kRope, kHeadNorm}));
+    verify(graph);
+    return labels_of(graph);
+  };
+  using Kinds = std::map<std::string, int>;
+  const Kinds ropes = {{"rope x2+scatter_rows x2", 1}};
+  EXPECT_EQ(kinds(8, 4, ""), (Kinds{{"reshape x4+rms_norm x2+rope x2+scatter_rows x2", 1}}));
+  EXPECT_EQ(kinds(4, 4, ""), ropes);                        // half of a head turns
+  EXPECT_EQ(kinds(8, 2, ""), ropes);                        // two heads are one row of the norm
+  EXPECT_EQ(kinds(8, 4, "  output @normed %13\n"), ropes);  // read elsewhere
+}
+
+TEST(Fuse, RoutersFuseWhereNothingElseReadsTheirLogits) {
+  const auto kinds = [](const std::string& also) {
+    Graph graph = parse_graph(R"(graph @eval stage fused
+  %0 = input : bf16[4,8] @x
+  %1 = input : f32[6,8] @weight
+  %2 = cast %0 {to="f32"} @wide
+  %3 = matmul %2, %1 {to="f32", trans_b=true} @logits
+  %4 = top_k %3 {k=2} @top_k
+  %5 = group_rows %4.1 {groups=6} @groups
+  output @weights %4
+  output @places %5
+)" + also + "end\n");
+    fuse_graph(graph, allowing(Producer::kRouter, {kCore}));
+    verify(graph);
+    return labels_of(graph);
+  };
+  using Kinds = std::map<std::string, int>;
+  EXPECT_EQ(kinds(""), (Kinds{{"cast+matmul+top_k+group_rows", 1}}));
+  EXPECT_EQ(kinds("  output @wide %2\n"), (Kinds{{"matmul+top_k+group_rows", 1}}));
+  EXPECT_EQ(kinds("  output @logits %3\n"), Kinds{});
 }
 
 // A reader between the members feeds one of them: fusing would need its own result.

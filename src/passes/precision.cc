@@ -239,7 +239,7 @@ class PreciseGraph {
     if (wanted == plan_.quantizations.end() || quantized_.contains(value)) return;
     const std::string& key = plan_.keys.at(value);
     for (Quantization quantization : wanted->second) {
-      quantized_[value][quantization] = quantize(rewriter_.map(value), key, quantization);
+      quantized_[value][quantization] = quantize(value, key, quantization);
     }
   }
 
@@ -260,9 +260,16 @@ class PreciseGraph {
                                                                                     : ScaleLayout::kTensor;
   }
 
-  NodeId quantize(Value x, const std::string& key, Quantization quantization) {
+  NodeId quantize(Value value, const std::string& key, Quantization quantization) {
     DType format = quantized_format(recipe_, quantization);
     ScaleLayout groups = layout(quantization.scaling);
+    const Node& maker = old_.node(value.node);
+    if (groups == ScaleLayout::kRow && maker.op == Op::kDispatchRows) {  // a token's codes once, then its rows
+      const NodeId tokens = quantize(maker.inputs[0], key, quantization);
+      const std::vector<Value> rows = {{tokens, kCodes}, rewriter_.map(maker.inputs[1]), {tokens, kScaleInv}};
+      return builder_.emit(Op::kDispatchRows, rows, {}, maker.name);
+    }
+    const Value x = rewriter_.map(value);
     if (groups != ScaleLayout::kTensor) {
       return emit_quantize(builder_, x, Value::none(), recipe_, groups, format, key);
     }

@@ -338,6 +338,28 @@ TEST(Precision, InferenceProgramsAreRetypedInPlace) {
   EXPECT_EQ(tiny::count(quantized.graph("forward"), Op::kScaledMatmul), 14);
 }
 
+// A token's codes are made once, whatever the number of its experts, and beside each other for all that read its row.
+TEST(Precision, ServedTokensAreQuantizedBeforeTheirDispatch) {
+  Program program;
+  program.add_graph(parse_graph(R"(graph @forward stage gradient
+  %0 = input : f32[4,32] @x
+  %1 = input : i32[4,2] @places
+  %2 = input : i32[4] @offsets
+  %3 = param {init="ones"} : f32[48,32] @up.weight
+  %4 = dispatch_rows %0, %1 @rows
+  %5 = grouped_matmul %4, %3, %2 {gemm="up", role="fprop", trans_b=true} @up
+  output @y %5
+end
+)"));
+  precision(program, with("fp8-current"));
+  verify(program);
+  const std::string text = print(program.graph("forward"));
+  EXPECT_NE(text.find(R"(quantize %0 {format="e4m3", margin=0, pow2=false, scaling="row"} : e4m3[4,32])"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find(": e4m3[8,32], f32[8] @rows"), std::string::npos) << text;
+}
+
 // One scale a token: what stands elsewhere in the batch changes nothing.
 TEST(Precision, ServedTokensDoNotDependOnTheirNeighbours) {
   for (const char* recipe : {"fp8-current", "fp8-block", "fp8-delayed"}) {

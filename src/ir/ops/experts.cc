@@ -61,7 +61,10 @@ Types dispatch_rows_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const Shape &places = require_places(graph, node, 1), &x = input_shape(graph, node, 0);
   require(places[0] == x[0], node, "x is {} for places {}", x, places);
-  return {{input_type(graph, node, 0).dtype, {places.elements(), x[1]}}};
+  require_optional(graph, node, "scale_inv", f32({x[0]}));
+  Types rows = {{input_type(graph, node, 0).dtype, {places.elements(), x[1]}}};
+  if (node.operand("scale_inv").exists()) rows.push_back(f32({places.elements()}));
+  return rows;
 }
 
 void dispatch_rows_gradient(GradientContext& context) {
@@ -214,12 +217,13 @@ const OpFacts group_rows = {
     .meaning =
         "a stable counting sort of the T K choices by expert: places[t, k] is the row of choice k of token t; rows "
         "offsets[e] .. offsets[e+1] are those of expert e, in the order of tokens; counts: how many; groups = E"};
-const OpFacts dispatch_rows = {.infer = dispatch_rows_type,
-                               .place = place_whole,
-                               .gradient = dispatch_rows_gradient,
-                               .cost = per_result_element<0>,
-                               .cheap_to_recompute = true,
-                               .meaning = "rows[places[t, k]] = x[t]"};
+const OpFacts dispatch_rows = {
+    .infer = dispatch_rows_type,
+    .place = place_whole,
+    .gradient = dispatch_rows_gradient,
+    .cost = per_result_element<0>,
+    .cheap_to_recompute = true,
+    .meaning = "rows [R, H]: rows[places[t, k]] = x[t]; and of a scale_inv f32[R], the same"};
 const OpFacts combine_rows = {.infer = combine_rows_type,
                               .place = place_whole,
                               .gradient = combine_rows_gradient,

@@ -111,6 +111,11 @@ void add_row_cases(std::vector<Case>& cases) {
   for (const auto& [tokens, k, width] : {std::tuple{5, 2, 9}, std::tuple{1, 1, 1}, std::tuple{67, 8, 264}}) {
     const std::string name = fmt::format("{}x{}x{}", tokens, k, width);
     cases.push_back({.op = Op::kDispatchRows, .name = name, .inputs = {x({tokens, width}), places(tokens, k)}});
+    cases.push_back({.op = Op::kDispatchRows,
+                     .name = name + "_scaled",
+                     .inputs = {codes(DType::kE4M3, {tokens, width}), places(tokens, k), normal(DType::kF32, {tokens})},
+                     .dtypes = f32,
+                     .gradient = false});
     cases.push_back({.op = Op::kCombineRows,
                      .name = name,
                      .inputs = {x({tokens * k, width}), places(tokens, k), normal(DType::kF32, {tokens, k})},

@@ -120,9 +120,11 @@ void group_rows(const Node& node, RefInputs in, RefResults out) {
 
 void dispatch_rows(const Node& node, RefInputs in, RefResults out) {
   const RefTensor &x = *in[0], &places = *in[1];
-  for (int64_t i = 0; i < places.size(); ++i)
-    std::copy_n(x.row(i / places.cols()), x.cols(),
-                out[0].row(checked(node, "place", integer(places[i]), out[0].rows())));
+  for (int64_t i = 0; i < places.size(); ++i) {
+    const int64_t place = checked(node, "place", integer(places[i]), out[0].rows());
+    std::copy_n(x.row(i / places.cols()), x.cols(), out[0].row(place));
+    if (present(in, 2)) out[1][place] = (*in[2])[i / places.cols()];
+  }
 }
 
 void combine_rows(const Node& node, RefInputs in, RefResults out) {

@@ -29,14 +29,18 @@ void for_tokens(const Tensor& places, int64_t width, const Fn& fn) {
   });
 }
 
-BoundKernel bind_dispatch(const Graph&, const Node&) {
-  return [](const KernelArgs& args) {
+BoundKernel bind_dispatch(const Graph&, const Node& node) {
+  return [scaled = node.operand("scale_inv").exists()](const KernelArgs& args) {
     const Tensor &x = args.in[0], &places = args.in[1];
     const int64_t bytes = x.shape().cols() * dtype_bytes(x.dtype()), k = places.shape().cols();
     for_tokens(places, x.shape().cols(), [&](int64_t t) {
-      for (int64_t i = t * k; i < (t + 1) * k; ++i)
-        std::memcpy(args.out[0].as<std::byte>() + place_of(places, i) * bytes, x.as<std::byte>() + t * bytes,
-                    static_cast<size_t>(bytes));
+      for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+        const int64_t place = place_of(places, i);
+        if (args.out[0].data != nullptr)
+          std::memcpy(args.out[0].as<std::byte>() + place * bytes, x.as<std::byte>() + t * bytes,
+                      static_cast<size_t>(bytes));
+        if (scaled && args.out[1].data != nullptr) args.out[1].as<float>()[place] = args.in[2].as<float>()[t];
+      }
     });
   };
 }

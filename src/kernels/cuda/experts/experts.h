@@ -11,6 +11,8 @@
 
 namespace octet::cuda {
 
+inline constexpr int kListedExperts = 1024;  // the most that top_k and GroupedRows' lists take
+
 // T tokens, E experts, K of them a token.
 struct RouterProblem {
   int64_t tokens = 0;
@@ -26,6 +28,21 @@ struct RouterResults {
 };
 void launch_top_k(const RouterProblem& problem, const float* logits, const RouterResults& to, cudaStream_t stream);
 
+// Tokens of few: their logits x w^T, summed in float32, what launch_top_k makes of them and launch_group_rows of that.
+inline constexpr int kRouterTokens = 16, kRouterChoices = 512;
+struct FewTokens {
+  int64_t width = 0;             // a multiple of 8
+  const void* x = nullptr;       // bf16 [T, width]
+  const float* w = nullptr;      // [E, width]
+  bool weights_ready = false;    // nothing earlier on the stream's graph writes them
+  float* logits = nullptr;       // [T, E], scratch
+  uint32_t* counters = nullptr;  // of the device context
+  int32_t* places = nullptr;     // [T, K]
+  int32_t* offsets = nullptr;    // [E + 1]
+  float* counts = nullptr;       // [E]
+};
+void launch_router(const RouterProblem& problem, const FewTokens& few, const RouterResults& to, cudaStream_t stream);
+
 struct RouterGradients {
   const float* weights = nullptr;  // [T, K]
   const float* scores = nullptr;   // [T, E]
@@ -37,9 +54,17 @@ void launch_top_k_grad(const RouterProblem& problem, const float* logits, const 
 void launch_group_rows(const int32_t* chosen, int64_t count, int experts, int32_t* places, int32_t* offsets,
                        float* counts, cudaStream_t stream);
 
-// Rows of `row_bytes`.
-void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int64_t tokens, int k, int64_t row_bytes,
-                          cudaStream_t stream);
+// Rows of `row_bytes`, and where there are scales [tokens], theirs [tokens k].
+struct RowsToDispatch {
+  const void* x = nullptr;
+  const float* scale_inv = nullptr;
+  const int32_t* places = nullptr;
+  void* rows = nullptr;
+  float* scale_inv_rows = nullptr;
+  int64_t tokens = 0, row_bytes = 0;
+  int k = 0;
+};
+void launch_dispatch_rows(const RowsToDispatch& rows, cudaStream_t stream);
 void launch_combine_rows(const Operand& rows, const int32_t* places, const float* weights, const Operand& y,
                          int64_t tokens, int k, int64_t width, cudaStream_t stream);
 void launch_combine_rows_grad(const Operand& rows, const int32_t* places, const float* weights, const Operand& dy,
@@ -72,7 +97,6 @@ struct GroupedProduct {
   const int32_t* offsets = nullptr;
   Operand out;  // f32, bf16 or f16
 };
-inline constexpr int kListedExperts = 1024;  // the most of GroupedRows' lists
 void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

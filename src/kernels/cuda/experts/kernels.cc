@@ -1,11 +1,14 @@
 // Entries of mixtures of experts: routing, rows, grouped products.
 #include <algorithm>
+#include <array>
 
 #include "kernels/common/scale_index.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/fusion_body.h"
 #include "kernels/cuda/matmul/int4.h"
+#include "kernels/cuda/matmul/product.h"
 
 namespace octet::cuda {
 namespace {
@@ -20,6 +23,8 @@ RouterProblem router_of(const Graph& graph, const Node& node) {
           .softmax = node.attr<std::string>("scoring") == "softmax",
           .renormalize = node.attr<bool>("renormalize")};
 }
+
+bool accepts_top_k(const Graph& graph, const Node& node) { return graph.shape(node.inputs[0])[1] <= kListedExperts; }
 
 BoundKernel bind_top_k(DeviceContext&, const Graph& graph, const Node& node) {
   return [p = router_of(graph, node)](const KernelArgs& args) {
@@ -49,13 +54,69 @@ BoundKernel bind_group_rows(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
+// The router of few tokens, whose rows (bf16, then float32 exactly) meet float32 weights.
+struct Router {
+  const Node *cast, *logits, *top_k, *groups;
+  FusionBody body;
+
+  explicit Router(const Node& fusion) : body(fusion) {
+    cast = body.member(Op::kCast), logits = body.member(Op::kMatmul);
+    top_k = body.member(Op::kTopK), groups = body.member(Op::kGroupRows);
+  }
+};
+
+bool accepts_router(const Graph&, const Node& node) {
+  if (fusion_producer(*node.body) != Producer::kRouter) return false;
+  const Router r(node);
+  if (r.cast == nullptr || r.body.graph().dtype(r.cast->inputs[0]) != DType::kBF16) return false;
+  const Shape& x = r.body.graph().shape(r.logits->inputs[0]);
+  return x[0] <= kRouterTokens && x[1] % 8 == 0 && !r.logits->attr<bool>("trans_a") &&
+         r.logits->attr<bool>("trans_b") && !r.logits->operand("c").exists() &&
+         accepts_top_k(r.body.graph(), *r.top_k) && x[0] * r.top_k->attr<int64_t>("k") <= kRouterChoices;
+}
+
+int64_t router_workspace(DeviceContext&, const Graph&, const Node& node) {
+  return Router(node).logits->results[0].bytes();
+}
+
+BoundKernel bind_router(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Router r(node);
+  const auto result = [&](const Node& member, int32_t i) { return r.body.result(member, i); };
+  const int x = r.body.input(*r.cast, 0), w = r.body.input(*r.logits, 1);
+  const FewTokens few{.width = r.body.graph().shape(r.logits->inputs[0])[1],
+                      .weights_ready = is_constant_state(graph, node.inputs[static_cast<size_t>(w)]),
+                      .counters = context.counters()};
+  const std::array results = {result(*r.top_k, 0), result(*r.top_k, 1), result(*r.top_k, 2), result(*r.top_k, 3)};
+  const std::array groups = {result(*r.groups, 0), result(*r.groups, 1), result(*r.groups, 2)};
+  return [=, p = router_of(r.body.graph(), *r.top_k)](const KernelArgs& args) {
+    FewTokens of = few;
+    of.x = at(args.in, x), of.w = at<float>(args.in, w);
+    of.logits = reinterpret_cast<float*>(args.workspace.data());
+    of.places = at<int32_t>(args.out, groups[0]), of.offsets = at<int32_t>(args.out, groups[1]);
+    of.counts = at<float>(args.out, groups[2]);
+    launch_router(p, of,
+                  {.weights = at<float>(args.out, results[0]),
+                   .chosen = at<int32_t>(args.out, results[1]),
+                   .scores = at<float>(args.out, results[2]),
+                   .lse = at<float>(args.out, results[3])},
+                  args.stream);
+  };
+}
+
 int choices_of(const Tensor& places) { return static_cast<int>(places.shape()[1]); }
 
-BoundKernel bind_dispatch(DeviceContext&, const Graph&, const Node&) {
-  return [](const KernelArgs& args) {
+BoundKernel bind_dispatch(DeviceContext&, const Graph&, const Node& node) {
+  return [scaled = node.operand("scale_inv").exists()](const KernelArgs& args) {
     const Tensor &x = args.in[0], &places = args.in[1];
-    launch_dispatch_rows(x.data, places.as<int32_t>(), args.out[0].data, x.shape()[0], choices_of(places),
-                         x.shape()[1] * dtype_bytes(x.dtype()), args.stream);
+    launch_dispatch_rows({.x = x.data,
+                          .scale_inv = at<float>(args.in, scaled ? 2 : -1),
+                          .places = places.as<int32_t>(),
+                          .rows = args.out[0].data,
+                          .scale_inv_rows = at<float>(args.out, scaled ? 1 : -1),
+                          .tokens = x.shape()[0],
+                          .row_bytes = x.shape()[1] * dtype_bytes(x.dtype()),
+                          .k = choices_of(places)},
+                         args.stream);
   };
 }
 
@@ -274,7 +335,8 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
 }
 
 constexpr KernelEntry kEntries[] = {
-    {Op::kTopK, "top_k", accepts_always, bind_top_k},
+    {Op::kFusion, "router", accepts_router, bind_router, router_workspace},
+    {Op::kTopK, "top_k", accepts_top_k, bind_top_k},
     {Op::kTopKGrad, "top_k_grad", accepts_always, bind_top_k_grad},
     {Op::kGroupRows, "group_rows", accepts_always, bind_group_rows},
     {Op::kDispatchRows, "dispatch_rows", accepts_always, bind_dispatch},

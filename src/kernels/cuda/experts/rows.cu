@@ -11,16 +11,21 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread reads a word of a token once and writes it into all its rows.
+// A thread reads a word of a token once and writes it into all its rows; those of first words write the scales.
 template <typename V>
-__global__ void __launch_bounds__(kThreads)
-    dispatch_rows_kernel(const V* x, const int32_t* places, V* rows, int64_t tokens, int k, int64_t words) {
+__global__ void __launch_bounds__(kThreads) dispatch_rows_kernel(RowsToDispatch r) {
   griddep_begin(false);
+  const int64_t words = r.row_bytes / static_cast<int64_t>(sizeof(V));
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= tokens * words) return;
+  if (i >= r.tokens * words) return;
   const int64_t t = i / words, word = i - t * words;
-  const V value = x[i];
-  for (int j = 0; j < k; ++j) rows[places[t * k + j] * words + word] = value;
+  const bool scales = word == 0 && r.scale_inv_rows != nullptr;
+  const V value = static_cast<const V*>(r.x)[i];
+  for (int j = 0; j < r.k; ++j) {
+    const int64_t place = r.places[t * r.k + j];
+    if (r.rows != nullptr) static_cast<V*>(r.rows)[place * words + word] = value;
+    if (scales) r.scale_inv_rows[place] = r.scale_inv[t];
+  }
 }
 
 template <int kVec>
@@ -62,15 +67,13 @@ unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + k
 
 }  // namespace
 
-void launch_dispatch_rows(const void* x, const int32_t* places, void* rows, int64_t tokens, int k, int64_t row_bytes,
-                          cudaStream_t stream) {
+void launch_dispatch_rows(const RowsToDispatch& rows, cudaStream_t stream) {
   const auto as = [&]<typename V>(V) {
-    const int64_t words = row_bytes / static_cast<int64_t>(sizeof(V));
-    launch_overlapped(dispatch_rows_kernel<V>, {blocks_for(tokens * words), kThreads}, stream, static_cast<const V*>(x),
-                      places, static_cast<V*>(rows), tokens, k, words);
+    const int64_t words = rows.row_bytes / static_cast<int64_t>(sizeof(V));
+    launch_overlapped(dispatch_rows_kernel<V>, {blocks_for(rows.tokens * words), kThreads}, stream, rows);
   };
-  if (row_bytes % 16 == 0) return as(uint4{});
-  row_bytes % 4 == 0 ? as(uint32_t{}) : as(uint8_t{});
+  if (rows.row_bytes % 16 == 0) return as(uint4{});
+  rows.row_bytes % 4 == 0 ? as(uint32_t{}) : as(uint8_t{});
 }
 
 void launch_combine_rows(const Operand& rows, const int32_t* places, const float* weights, const Operand& y,

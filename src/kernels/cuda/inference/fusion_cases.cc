@@ -29,6 +29,7 @@ std::vector<cpu::CaseInput> operands(const RopeAppend& f) {
   list.push_back(cache);
   if (!f.sliced) list.push_back(cpu::x({f.tokens, width}, 20.0));
   if (f.scaled || codes) list.push_back(codes ? scales : cpu::given(DType::kF32, {1}, {0.3}));
+  if (f.normed) list.insert(list.end(), 2, cpu::normal(DType::kF32, {f.dim}));
   return list;
 }
 
@@ -62,6 +63,15 @@ Graph make_body(const RopeAppend& f, const std::vector<TensorType>& types) {
       q = builder.slice(merged, 1, 0, keys_at), k = builder.slice(merged, 1, keys_at, values_at);
     } else {
       k = leaf();
+    }
+    if (f.normed) {
+      const auto norm = [&](Value x, int64_t heads, Value weight) {
+        const Value rows =
+            member("heads", Op::kReshape, {x}, {{"shape", std::vector<int64_t>{f.tokens * heads, f.dim}}});
+        const Value y = member("norm", Op::kRmsNorm, {rows, weight}, {{"eps", 1e-6}});
+        return member("back", Op::kReshape, {y}, {{"shape", std::vector<int64_t>{f.tokens, heads * f.dim}}});
+      };
+      q = norm(q, f.heads, leaves[leaves.size() - 2]), k = norm(k, f.kv_heads, leaves.back());
     }
     q = member("rope_q", Op::kRope, {q, positions}, rope(f.heads));
     keys = member("rope_k", Op::kRope, {k, positions}, rope(f.kv_heads));
@@ -99,6 +109,7 @@ cpu::Case rope_append_case(const RopeAppend& f) {
   if (f.interleaved) c.name += "_interleaved";
   if (f.scaled) c.name += "_scaled";
   if (f.sliced) c.name += "_sliced";
+  if (f.normed) c.name += "_normed";
   c.body = [f](const std::vector<TensorType>& types) { return make_body(f, types); };
   return c;
 }

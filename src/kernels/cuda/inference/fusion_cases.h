@@ -13,6 +13,7 @@ struct RopeAppend {
   bool interleaved = false;
   bool scaled = false;  // both caches have scales
   bool sliced = false;  // q, k and v are columns of one matrix; turns
+  bool normed = false;  // heads of q and k are rms_norms before they turn
 };
 // Tokens have positions up to 100,000 and slots of their own, every third one none.
 cpu::Case rope_append_case(const RopeAppend& fusion);

@@ -68,6 +68,9 @@ TEST_F(RopeAppends, EqualTheirMembers) {
               .interleaved = true,
               .sliced = true});
       expect({.tokens = 9, .heads = 6, .kv_heads = 2, .dim = 20, .rotary_dim = 8, .sliced = true});
+      expect({.tokens = 1, .heads = 32, .kv_heads = 4, .dim = 128, .normed = true});
+      expect({.tokens = 700, .heads = 8, .kv_heads = 8, .dim = 64, .normed = true});
+      expect({.tokens = 67, .heads = 16, .kv_heads = 2, .dim = 128, .sliced = true, .normed = true});
       expect({.tokens = 40, .kv_heads = 12, .dim = 64, .turns = false});
       expect({.tokens = 3, .kv_heads = 1, .dim = 20, .turns = false});
     }
@@ -91,6 +94,12 @@ TEST(RopeAppendRows, TakeTheirFusionsWhole) {
   const auto int8 = [](RopeAppend fusion) { return fusion.cache = DType::kI8, fusion; };
   EXPECT_EQ(row(int8(llama), DType::kBF16), "rope_scatter_rows");
   EXPECT_EQ(row(int8(pair), DType::kBF16), "rope_scatter_rows");
+  // norms of heads: of two halves, all of which turn
+  const auto normed = [](RopeAppend fusion) { return fusion.normed = true, fusion; };
+  EXPECT_EQ(row(normed(llama), DType::kBF16), "rope_scatter_rows");
+  RopeAppend pairs = normed(llama);
+  pairs.interleaved = true;
+  EXPECT_EQ(row(pairs, DType::kBF16), "fusion_members");
   RopeAppend partly = int8(llama);
   partly.rotary_dim = 64;
   EXPECT_EQ(row(partly, DType::kBF16), "fusion_members");

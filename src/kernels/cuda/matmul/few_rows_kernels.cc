@@ -16,7 +16,8 @@ bool has_scaling(const Product& p) {
          (p.a.scaling == ScaleLayout::kRow128 && p.b.scaling == ScaleLayout::kTile128);
 }
 
-// Whether nothing in this graph writes the value: a weight, which may be read before the kernels ahead have ended.
+}  // namespace
+
 bool is_constant_state(const Graph& graph, Value value) {
   const Node& node = graph.node(value);
   if (node.op != Op::kParam && node.op != Op::kState) return false;
@@ -25,8 +26,6 @@ bool is_constant_state(const Graph& graph, Value value) {
   }
   return true;
 }
-
-}  // namespace
 
 bool weights_ready(const Graph& graph, const Node& node, const Product& p) {
   return is_constant_state(graph, node.inputs[p.b.input]) &&

@@ -59,8 +59,9 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
 bool accepts_integer_tiled(const Graph& graph, const Node& node);
 BoundKernel bind_integer_tiled(DeviceContext& context, const Graph& graph, const Node& node);
 
-// Whether nothing in this graph writes weights, their scales and a bias: they may be read before the kernels ahead have
-// ended.
+// Whether nothing in this graph writes the value: a weight, which may be read before the kernels ahead have ended; and
+// the same of weights, their scales and a bias.
+bool is_constant_state(const Graph& graph, Value value);
 bool weights_ready(const Graph& graph, const Node& node, const Product& p);
 
 // matmul_split with any number of rows: a product for each part.

@@ -79,16 +79,22 @@ int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
 // that of the queries.
 struct Members {
   const Node *rope_q = nullptr, *rope_k = nullptr, *append_k = nullptr, *append_v = nullptr;
-  bool known = true;  // there are no others
+  const Node *norm_q = nullptr, *norm_k = nullptr;  // of their heads, between reshapes
+  bool known = true;                                // there are no others
 
   explicit Members(const FusionBody& body) {
     std::vector<const Node*> ropes;
+    size_t norms = 0, reshapes = 0;
     for (const Node& node : body.graph().nodes()) {
       if (node.op == Op::kRope) {
         ropes.push_back(&node);
       } else if (is_scatter(node.op)) {
         known &= append_v == nullptr;
         (append_k == nullptr ? append_k : append_v) = &node;
+      } else if (node.op == Op::kRmsNorm) {
+        ++norms;
+      } else if (node.op == Op::kReshape) {
+        ++reshapes;
       } else if (node.op != Op::kInput && node.op != Op::kSlice) {
         known = false;
       }
@@ -98,6 +104,19 @@ struct Members {
     const bool second = body.reads(*append_k, 1, *ropes[1]);
     rope_k = ropes[second ? 1 : 0], rope_q = ropes[second ? 0 : 1];
     known = body.reads(*append_k, 1, *rope_k);
+    norm_q = norm_of(body, *rope_q), norm_k = norm_of(body, *rope_k);
+    known &= (norm_q != nullptr) == (norm_k != nullptr);
+    known &= norms == (norm_q != nullptr ? 2u : 0u) && reshapes == 2 * norms;
+  }
+  static const Node* norm_of(const FusionBody& body, const Node& rope) {
+    const Node& reshape = body.graph().node(rope.inputs[0]);
+    if (reshape.op != Op::kReshape) return nullptr;
+    const Node& norm = body.graph().node(reshape.inputs[0]);
+    return norm.op == Op::kRmsNorm && body.graph().node(norm.inputs[0]).op == Op::kReshape ? &norm : nullptr;
+  }
+  // Where the rows that a rope turns begin.
+  static FusionBody::Columns rows(const FusionBody& body, const Node& rope, const Node* norm) {
+    return norm == nullptr ? body.columns(rope, 0) : body.columns(body.graph().node(norm->inputs[0]), 0);
   }
 };
 
@@ -152,6 +171,13 @@ bool accepts_append(const Graph&, const Node& node) {
               is_bf16(append_k.inputs[1]) && is_bf16(append_v.inputs[1]);
   if (k == nullptr) return fits && rope_scatter_rows_fits(0, head, cache.dtype);
   const int64_t dim = k->attrs.get<int64_t>("head_dim"), rotary = k->attrs.get_or<int64_t>("rotary_dim", dim);
+  for (const Node* norm : {members.norm_q, members.norm_k}) {
+    if (norm == nullptr) continue;
+    const TensorType weight = body.graph().type(norm->inputs[1]);
+    fits &= weight.dtype == DType::kF32 && weight.shape.elements() == dim &&
+            norm->attr<double>("eps") == members.norm_q->attr<double>("eps") &&
+            rope_head_norm_fits(static_cast<int>(rotary / 2), static_cast<int>(dim), k->attr<bool>("interleaved"));
+  }
   return fits && is_bf16(q->inputs[0]) && is_bf16(k->inputs[0]) && body.result(*k, 0) < 0 &&
          (cache.dtype != DType::kI8 || head == dim) &&
          rope_scatter_rows_fits(static_cast<int>(rotary / 2), static_cast<int>(dim), cache.dtype);
@@ -174,8 +200,12 @@ BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) 
     plan.rope.dim = group_width(*members.append_k);
     plan.kv_heads = static_cast<int>(cache.shape.cols()) / plan.rope.dim;
   }
-  const FusionBody::Columns k_rows = rope_k != nullptr ? body.columns(*rope_k, 0) : k.rows;
-  const FusionBody::Columns q_rows = rope_q != nullptr ? body.columns(*rope_q, 0) : FusionBody::Columns{};
+  const Node *norm_q = members.norm_q, *norm_k = members.norm_k;
+  const FusionBody::Columns k_rows = rope_k != nullptr ? Members::rows(body, *rope_k, norm_k) : k.rows;
+  const FusionBody::Columns q_rows = rope_q != nullptr ? Members::rows(body, *rope_q, norm_q) : FusionBody::Columns{};
+  const int q_norm = norm_q != nullptr ? body.input(*norm_q, 1) : -1;
+  const int k_norm = norm_k != nullptr ? body.input(*norm_k, 1) : -1;
+  if (norm_q != nullptr) plan.eps = static_cast<float>(norm_q->attr<double>("eps"));
   plan.q_stride = q_rows.stride, plan.k_stride = k_rows.stride, plan.v_stride = v.rows.stride;
   const int positions = rope_q != nullptr ? body.input(*rope_q, 1) : -1;
   const int turned = rope_q != nullptr ? body.result(*rope_q, 0) : -1;
@@ -191,7 +221,9 @@ BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) 
                                       .k_scale = k.factor(args),
                                       .v_scale = v.factor(args),
                                       .k_scale_inv = k.scale_inv(args),
-                                      .v_scale_inv = v.scale_inv(args)};
+                                      .v_scale_inv = v.scale_inv(args),
+                                      .q_norm = at<float>(args.in, q_norm),
+                                      .k_norm = at<float>(args.in, k_norm)};
     launch_rope_scatter_rows(plan, operands, sm_count, args.stream);
   };
 }

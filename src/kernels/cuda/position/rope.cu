@@ -172,6 +172,11 @@ __host__ __device__ constexpr int turn_index(int pair) {
   return pair / kVec * (kVec + 2) + pair % kVec;
 }
 
+// The lanes of a warp that share a head, a power of two.
+__device__ __forceinline__ unsigned neighbours(int threads) {
+  return 0xffffffffu >> (32 - threads) << (static_cast<int>(threadIdx.x) % 32 / threads * threads);
+}
+
 // Where a side of a token is appended. Rounds as rope does, then as scatter_rows or scatter_codes does.
 template <typename C>
 struct AppendSlot {
@@ -189,11 +194,10 @@ struct AppendSlot {
     if constexpr (std::is_same_v<C, int8_t>) {
       uint32_t amax = 0;
       unroll<kParts, kVec>([&](int n, int e) { amax = max(amax, __float_as_uint(fabsf(values[n][e]))); });
-      const int lane = static_cast<int>(threadIdx.x) % 32, first = lane / threads * threads;
-      const uint32_t own = 0xffffffffu >> (32 - threads) << first;
+      const unsigned own = neighbours(threads);
       for (int lanes = threads / 2; lanes > 0; lanes /= 2) amax = max(amax, __shfl_xor_sync(own, amax, lanes));
       by = int8_scale_of(amax);
-      if (lane == first && scale_inv != nullptr) scale_inv[head] = __fdiv_rn(1.0f, by);
+      if (static_cast<int>(threadIdx.x) % threads == 0 && scale_inv != nullptr) scale_inv[head] = __fdiv_rn(1.0f, by);
       if (row == nullptr) return;
     }
     if (std::is_same_v<C, int8_t> || scale != nullptr) unroll<kParts, kVec>([&](int n, int e) { values[n][e] *= by; });
@@ -209,6 +213,20 @@ struct AppendPairs {
   __device__ __forceinline__ void load_from(const bf16* first, const bf16* second) {
     loaded[0] = *reinterpret_cast<const Vec<bf16, kVec>*>(first);
     loaded[1] = *reinterpret_cast<const Vec<bf16, kVec>*>(second);
+  }
+  // The rms_norm of a head, of which `threads` neighbours hold pieces from `first` and `second` on; summed as
+  // norm_warp_per_row_kernel does.
+  __device__ __forceinline__ void normalise(const float* weight, float eps, int dim, int threads, int first,
+                                            int second) {
+    float v[2][kVec], w[2][kVec], sums[2] = {};
+    load<kVec>(weight + first, w[0]), load<kVec>(weight + second, w[1]);
+    unroll<2, kVec>(
+        [&](int h, int e) { v[h][e] = to_float(loaded[h].at[e]), sums[h] = fmaf(v[h][e], v[h][e], sums[h]); });
+    float sum = sums[0] + sums[1];
+    const unsigned own = neighbours(threads);
+    for (int lanes = threads / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(own, sum, lanes);
+    const float rstd = rsqrtf(sum * (1.0f / static_cast<float>(dim)) + eps);
+    unroll<2, kVec>([&](int h, int e) { loaded[h].at[e] = from_float<bf16>(v[h][e] * rstd * w[h][e]); });
   }
   __device__ __forceinline__ void turn_by(const float2* turns, bool interleaved, float (&to)[2][kVec]) const {
     float2 by[kVec];
@@ -291,11 +309,15 @@ __global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendP
   }
   __syncthreads();
   for (; item < all; item += stride) {
-    const AppendPairs<kVec> pairs = next;
+    AppendPairs<kVec> pairs = next;
     load_pairs(item + stride);
     const int head = (item - still) / turning, pair = (item - still) % turning * kVec;
     const int first = rope.interleaved ? 2 * pair : pair, second = first + (rope.interleaved ? kVec : rope.pairs);
     float turned[2][kVec];
+    if constexpr (kVec == kVecOf<bf16>) {
+      const float* weight = head < rope.heads ? x.q_norm : x.k_norm;
+      if (weight != nullptr) pairs.normalise(weight, p.eps, rope.dim, turning, first, second);
+    }
     pairs.turn_by(turns + turn_index<kVec>(pair), rope.interleaved, turned);
     if (head < rope.heads) {
       store<kVec>(q_out + head * rope.dim + first, turned[0]);
@@ -333,6 +355,10 @@ bool rope_scatter_rows_fits(int pairs, int dim, DType cache) {
   if (!fits(kNarrow, pairs, dim)) return false;
   const int threads = dim / (fits(kWide, pairs, dim) ? kWide : kNarrow);
   return cache != DType::kI8 || ((pairs == 0 || 2 * pairs == dim) && threads <= 32 && (threads & (threads - 1)) == 0);
+}
+
+bool rope_head_norm_fits(int pairs, int dim, bool interleaved) {
+  return !interleaved && fits(kWide, pairs, dim) && rope_scatter_rows_fits(pairs, dim, DType::kI8);
 }
 
 void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,

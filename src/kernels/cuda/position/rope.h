@@ -30,6 +30,7 @@ struct RopeAppendPlan {
   DType cache = DType::kBF16;  // bf16, FP8 or int8
   int64_t q_stride = 0, k_stride = 0,
           v_stride = 0;  // elements from a token's row to the next one's; of multiples of dim
+  float eps = 0;         // of the norms of heads
 };
 
 // bf16 q, q_out [T, heads dim]; k, v [T, kv_heads dim], columns of wider rows (strides); caches [slots, kv_heads dim];
@@ -40,11 +41,13 @@ struct RopeAppendOperands {
   const int32_t *positions = nullptr, *slots = nullptr;           // slots outside the cache: nothing is appended
   const float *k_scale = nullptr, *v_scale = nullptr;             // f32[1] that rows are multiplied by, or null
   float *k_scale_inv = nullptr, *v_scale_inv = nullptr;           // of an int8 cache [slots, kv_heads], made as it is
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [dim]: heads are rms_norms, rounded, before they turn; or null
 };
 
 // What its accesses need: pairs and dim are multiples of four; for int8 no part of a head passes, and the threads of a
 // head, 8 or 4 elements each, are a power of two of one warp.
 bool rope_scatter_rows_fits(int pairs, int dim, DType cache);
+bool rope_head_norm_fits(int pairs, int dim, bool interleaved);  // whole heads turn, by 8 elements of both halves
 void launch_rope_scatter_rows(const RopeAppendPlan& plan, const RopeAppendOperands& operands, int sm_count,
                               cudaStream_t stream);
 
