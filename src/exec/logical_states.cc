@@ -125,6 +125,19 @@ void read_together(Executor& executor, std::span<const TensorPart> wanted, std::
 }
 
 void write_logical(Executor& executor, const LogicalState& tensor, std::span<const std::byte> bytes, int64_t offset) {
+  constexpr int64_t kManyRuns = 64;  // are put into what lies around them, which is read and written at once
+  int64_t runs = 0, first = INT64_MAX, last = 0;
+  for_each_part(tensor, offset, std::ssize(bytes), [&](size_t, int64_t state, size_t count) {
+    ++runs, first = std::min(first, state), last = std::max(last, state + static_cast<int64_t>(count));
+  });
+  if (runs >= kManyRuns) {
+    std::vector<std::byte> around(static_cast<size_t>(last - first));
+    executor.read_state_part(tensor.state, first, around);
+    for_each_part(tensor, offset, std::ssize(bytes), [&](size_t from, int64_t state, size_t count) {
+      std::ranges::copy(bytes.subspan(from, count), around.begin() + (state - first));
+    });
+    return executor.write_state_part(tensor.state, first, around);
+  }
   for_each_part(tensor, offset, std::ssize(bytes), [&](size_t from, int64_t state, size_t count) {
     executor.write_state_part(tensor.state, state, bytes.subspan(from, count));
   });
@@ -132,11 +145,19 @@ void write_logical(Executor& executor, const LogicalState& tensor, std::span<con
 
 void fill_logical(Executor& executor, const LogicalState& tensor, int64_t grain, Executor::MakeBytes make) {
   if (tensor.at.box().elements() == 0) return;
+  constexpr int64_t kRunBytes = int64_t{1} << 20;  // of experts, from which on each goes its own way
   const PlacementRuns runs(tensor.at, tensor.type.dtype);
   const int64_t first = runs.at(0).logical, last = runs.at(runs.count() - 1).logical + runs.bytes();
-  if (runs.count() == 1 && first % grain == 0)
-    return executor.fill_state_part(tensor.state, runs.at(0).state, runs.bytes(), grain,
-                                    [&](int64_t at, std::span<std::byte> to) { make(first + at, to); });
+  bool whole = first % grain == 0 && (runs.count() == 1 || runs.bytes() % grain == 0);
+  for (int64_t run = 0; run < runs.count() && whole; ++run) whole = runs.at(run).logical == first + run * runs.bytes();
+  if (whole && (runs.count() == 1 || runs.bytes() >= kRunBytes)) {
+    for (int64_t run = 0; run < runs.count(); ++run) {
+      const PlacementRuns::Offsets begin = runs.at(run);
+      executor.fill_state_part(tensor.state, begin.state, runs.bytes(), grain,
+                               [&](int64_t at, std::span<std::byte> to) { make(begin.logical + at, to); });
+    }
+    return;
+  }
   constexpr int64_t kPieceBytes = int64_t{4} << 20;
   std::vector<std::byte> piece(
       static_cast<size_t>(std::min(tensor.type.bytes(), std::max(kPieceBytes / grain, int64_t{1}) * grain)));

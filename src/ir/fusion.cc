@@ -213,7 +213,9 @@ std::optional<Producer> fusion_producer(const Graph& body) {
     return is_optimizer_update(node.op) || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
   };
   if (!members.all(Op::kTopK).empty()) return Producer::kRouter;
-  if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty()) return Producer::kProduct;
+  if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty() ||
+      !members.all(Op::kScaledGroupedMatmul).empty())
+    return Producer::kProduct;
   if (!members.all([](const Node& node) { return is_scatter(node.op); }).empty()) return Producer::kScatterRows;
   if (!members.all(is_update).empty()) return Producer::kUpdate;
   const auto chain = read_chain(body);

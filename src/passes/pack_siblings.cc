@@ -1,5 +1,5 @@
 // merge_siblings: products of one x with several weights become one product with all their rows. Codes, their scales
-// and zero points lie side by side as the weights do.
+// and zero points lie side by side as the weights do; those of experts expert by expert.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,18 +13,33 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+Value zero_points(const Node& node) { return node.operand(node.op == Op::kScaledGroupedMatmul ? "w_zero" : "b_zero"); }
+
 // Which inputs of a product are leaves that are merged: the weight, or its codes, their scales and zero points.
 std::vector<size_t> weight_inputs(const Node& node) {
   if (node.op == Op::kMatmul) return {1};
-  return node.operand("b_zero").exists() ? std::vector<size_t>{2, 3, 5} : std::vector<size_t>{2, 3};
+  return zero_points(node).exists() ? std::vector<size_t>{2, 3, 5} : std::vector<size_t>{2, 3};
+}
+
+int64_t experts_of(const Graph& graph, const Node& node) {
+  return node.op == Op::kScaledGroupedMatmul ? graph.shape(node.operand("offsets"))[0] - 1 : 1;
 }
 
 const Node& leaf_of(const Graph& graph, NodeId product, size_t input) {
   return graph.node(graph.node(product).inputs[input]);
 }
 
+// Experts' products are merged where the kernels behind them read columns: those that end in codes (fold_slices). Not
+// with scales of blocks, and not over ranks.
+bool is_mergeable_of_experts(const Graph& graph, const Node& node) {
+  const std::string& scaling = node.attr<std::string>("scaling_b");
+  return node.attr<std::string>("scaling_a") == "row" && node.attr<std::string>("role") == "fprop" &&
+         node.attr<bool>("trans_b") && scaling != "128x128" && graph.layout(node.inputs[2]).cut_axes().empty();
+}
+
 // A forward product x W^T of a linear whose weight is a param, or codes in its place.
 bool is_mergeable(const Graph& graph, const Node& node) {
+  if (node.op == Op::kScaledGroupedMatmul) return is_mergeable_of_experts(graph, node);
   const bool scaled = node.op == Op::kScaledMatmul;
   if (!scaled && node.op != Op::kMatmul) return false;
   if (node.attr<std::string>("role") != "fprop" || node.attr<bool>("head") || !node.attr<bool>("trans_b") ||
@@ -49,7 +64,8 @@ bool fit_together(const Graph& graph, const std::vector<NodeId>& nodes) {
     const Node &codes = leaf_of(graph, nodes[i], weight), &expected = leaf_of(graph, nodes[0], weight);
     if (node.inputs[1] != first.inputs[1] || !(codes.attrs == expected.attrs)) return false;
     if (codes.results[0].dtype != expected.results[0].dtype) return false;
-    if (node.operand("b_zero").exists() != first.operand("b_zero").exists()) return false;
+    if (zero_points(node).exists() != zero_points(first).exists()) return false;
+    if (experts_of(graph, node) != experts_of(graph, first)) return false;
     const bool blocks = codes.attrs.get<std::string>("scaling") == "128x128";
     if (blocks && i + 1 < nodes.size() && codes.results[0].shape[0] % 128 != 0) return false;
   }
@@ -127,7 +143,9 @@ StateEntry merged_entry(const Program& program, const Graph& graph, const std::v
   const bool groups = codes.op == Op::kState && input != weight &&
                       scale_group(parse_scale_layout(codes.attrs.get<std::string>("scaling"))) > 0;
   Names params;
-  int64_t row = 0;
+  int64_t row = 0, all = 0;
+  for (NodeId id : products) all += leaf_of(graph, id, weight).results[0].shape[0];
+  const int64_t experts = experts_of(graph, graph.node(products[0]));
   merged.placements.clear();
   for (NodeId id : products) {
     const Shape& weights = leaf_of(graph, id, weight).results[0].shape;
@@ -139,7 +157,12 @@ StateEntry merged_entry(const Program& program, const Graph& graph, const std::v
     }
     merged.placements.push_back(
         place_rows(params.back(), whole_shape(shape, merged.layout, graph.mesh()), groups ? 0 : row));
-    if (groups) merged.placements.back().offset = row;  // [K/G, N]: a column for each row of codes
+    Placement& at = merged.placements.back();
+    if (groups) at.offset = row;  // [K/G, N]: a column for each row of codes
+    if (experts > 1) {
+      PlacedDim& rows = at.dims[groups ? 1 : 0];
+      rows.run = rows.extent / experts, rows.run_stride = all / experts * rows.stride, at.offset /= experts;
+    }
     row += groups ? weights[0] : shape[0];
   }
   for (Placement& at : merged.placements)

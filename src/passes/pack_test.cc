@@ -127,6 +127,38 @@ TEST(Pack, MergedCodesAgreeBitForBit) {
   }
 }
 
+// Gate and up of an expert, then those of the next; only where what follows the product reads columns.
+TEST(Pack, MergedExpertsAgreeBitForBit) {
+  for (const char* recipe : {"fp8-current", "w8a8", "w4a8"}) {
+    for (bool fused : {false, true}) {
+      Program plain = inference("mixtral", recipe);
+      Program merged = plain;
+      for (Graph& graph : merged.graphs()) graph.set_stage(Stage::kFused);
+      ASSERT_TRUE(merge_siblings(merged, fused));
+      verify(merged);
+      const StateEntry* codes = merged.find_state("layers.0.mlp.experts.gate+up.weight.codes");
+      ASSERT_NE(codes, nullptr) << recipe;
+      ASSERT_EQ(codes->placements.size(), 2u);
+      EXPECT_EQ(codes->placements[1].offset, 64 * 32) << "behind the first expert's gate";
+      EXPECT_EQ(codes->placements[1].dims[0].run_stride, 2 * 64 * 32);
+      auto reference = make_interpreter(std::move(plain)), executor = make_interpreter(std::move(merged));
+      tiny::initialize(*reference);
+      tiny::initialize(*executor);
+      EXPECT_EQ(tiny::loss(*executor, "eval", 0), tiny::loss(*reference, "eval", 0)) << recipe << " " << fused;
+      for (const LogicalState& tensor : logical_states(reference->program())) {  // what was written is read again
+        std::vector<std::byte> read(static_cast<size_t>(tensor.type.bytes())), expected = read;
+        read_logical(*reference, tensor, expected, 0);
+        for (const LogicalState& same : logical_states(executor->program()))
+          if (same.name == tensor.name) read_logical(*executor, same, read, 0);
+        EXPECT_EQ(read, expected) << tensor.name;
+      }
+    }
+  }
+  Program wide = inference("mixtral", "w4a16");
+  merge_siblings(wide);
+  EXPECT_NE(wide.find_state("layers.0.mlp.experts.gate.weight.codes"), nullptr);
+}
+
 TEST(Pack, BlocksOfScalesKeepNarrowSiblingsApart) {
   Program program = inference("llama", "fp8-block");
   EXPECT_FALSE(merge_siblings(program)) << "32 rows are no whole block of 128";
