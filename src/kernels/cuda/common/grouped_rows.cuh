@@ -59,16 +59,22 @@ struct GroupedRows {
     }
     if (lane == 31) begin[experts] = offsets[experts], tiles[experts] = run.until;
   }
-  // Tile t without lists; beyond the last, one of no rows.
-  static __device__ __forceinline__ void find(const int32_t* offsets, int experts, int t, int lane,
-                                              GroupedTile& found) {
+  // Tile t without lists, by one warp for all its lanes; beyond the last, one of no rows.
+  static __device__ __forceinline__ GroupedTile find(const int32_t* offsets, int experts, int t, int lane) {
     const Run run(offsets, experts, lane);
-    if (lane == 31 && t >= run.until) found.rows = 0;
-    if (t < run.before || t >= run.until) return;
-    int i = 0, before = run.before, rows = run.begin(1) - run.begin(0);
-    while (t >= before + tiles_of(rows)) before += tiles_of(rows), ++i, rows = run.begin(i + 1) - run.begin(i);
-    const int size = rows_of_tile(rows), from = (t - before) * size;
-    found = {run.first + i, run.begin(i) + from, min(size, rows - from), 0};
+    const bool mine = t >= run.before && t < run.until;
+    const unsigned has = __ballot_sync(kWholeWarp, mine);
+    if (has == 0) return {};
+    GroupedTile found{};
+    if (mine) {
+      int i = 0, before = run.before, rows = run.begin(1) - run.begin(0);
+      while (t >= before + tiles_of(rows)) before += tiles_of(rows), ++i, rows = run.begin(i + 1) - run.begin(i);
+      const int size = rows_of_tile(rows), from = (t - before) * size;
+      found = {run.first + i, run.begin(i) + from, min(size, rows - from), 0};
+    }
+    const int from = __ffs(static_cast<int>(has)) - 1;
+    const auto of = [&](int value) { return __shfl_sync(kWholeWarp, value, from); };
+    return {of(found.expert), of(found.row), of(found.rows), 0};
   }
 
   // Tile t of all by `column_tiles` of so many columns: those of one expert and the same columns follow each other.

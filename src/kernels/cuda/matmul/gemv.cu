@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/common/grouped_rows.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
@@ -102,27 +103,6 @@ struct Weights {
   }
 };
 
-// Rows [begin, end) of x and the matrix of weights that they are multiplied by.
-struct Rows {
-  int64_t begin = 0, end = 0, expert = 0;
-};
-
-// Of the expert that is number `index` among those with rows; no rows: there are not so many.
-__device__ Rows rows_of_expert(const Gemv& g, int index) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  for (int base = 0; base < g.experts; base += 32) {
-    const int e = base + lane;
-    const int begin = e < g.experts ? g.offsets[e] : 0, end = e < g.experts ? g.offsets[e + 1] : 0;
-    const unsigned active = __ballot_sync(kWholeWarp, begin < end);
-    if (index < __popc(active)) {
-      const int from = static_cast<int>(__fns(active, 0, index + 1));
-      return {__shfl_sync(kWholeWarp, begin, from), __shfl_sync(kWholeWarp, end, from), base + from};
-    }
-    index -= __popc(active);
-  }
-  return {};
-}
-
 // Grid: blocks of kTiles * 16 weight rows, by splits (a cluster), by experts that have rows.
 template <typename T, int kTiles, bool kBlocks, bool kExperts>
 __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_constant__ Gemv g) {
@@ -134,22 +114,22 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int warps = static_cast<int>(blockDim.x) >> 5, group = lane >> 2, piece = lane & 3;
   const int64_t row_bytes = g.k * static_cast<int64_t>(sizeof(T)), first = int64_t{blockIdx.x} * kRows;
-  Rows rows{0, g.m, 0};
+  GroupedTile rows{0, 0, static_cast<int>(g.m), 0};
   if constexpr (kExperts) {
     griddep_wait();
     griddep_launch_dependents();
-    rows = rows_of_expert(g, static_cast<int>(blockIdx.z));
-    if (rows.begin == rows.end) return;
+    rows = GroupedRows<static_cast<int>(kGemvRows)>::find(g.offsets, g.experts, static_cast<int>(blockIdx.z), lane);
+    if (rows.rows == 0) return;
   }
-  const int64_t m = rows.end - rows.begin;
-  const std::byte* x = static_cast<const std::byte*>(g.x) + (rows.begin + group) * row_bytes;
+  const int64_t m = rows.rows;
+  const std::byte* x = static_cast<const std::byte*>(g.x) + (rows.row + group) * row_bytes;
   const std::byte* weights = static_cast<const std::byte*>(g.weights) + (rows.expert * g.n + first + group) * row_bytes;
   const bool has_x = group < m;
   const auto for_results = [&](auto body) {
     unroll<kPerThread>([&](int n) {
       const int i = static_cast<int>(threadIdx.x + n * blockDim.x);
       const int64_t row = i / kRows, col = first + i % kRows;
-      if (i < kResults && row < m && col < g.n) body(n, i, rows.begin + row, col);
+      if (i < kResults && row < m && col < g.n) body(n, i, rows.row + row, col);
     });
   };
 

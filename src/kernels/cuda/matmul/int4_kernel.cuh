@@ -123,7 +123,12 @@ __global__ void __launch_bounds__(threads(kTokens), int4_blocks_per_sm(kTokens))
   if (thread < Unpacked::kMakers) Unpacked::make_constants(thread, constants);
   if (grouped && thread < 32) {
     griddep_wait();
-    kMany ? rows.list(p.offsets, thread) : rows.find(p.offsets, p.experts, own, thread, under_way[0]);
+    if constexpr (kMany) {
+      rows.list(p.offsets, thread);
+    } else {
+      const GroupedTile found = rows.find(p.offsets, p.experts, own, thread);
+      if (thread == 0) under_way[0] = found;
+    }
   }
   __syncthreads();
   int tiles = whole_row_tiles * column_tiles;
