@@ -54,7 +54,8 @@ BuiltCase build_case(const Case& c, DType dtype, bool fill) {
       continue;
     }
     const TensorType type{input.dtype.value_or(dtype), input.shape};
-    const NodeId leaf = built.graph.add({.op = Op::kInput, .results = {type}, .name = fmt::format("in{}", i)});
+    const NodeId leaf = built.graph.add(
+        {.op = input.constant ? Op::kParam : Op::kInput, .results = {type}, .name = fmt::format("in{}", i)});
     node.inputs.push_back({leaf, 0});
     types.push_back(type);
     if (!fill) continue;

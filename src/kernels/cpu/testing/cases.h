@@ -31,6 +31,7 @@ struct CaseInput {
   Shape shape;
   Fill fill = {};
   bool absent = false;
+  bool constant = false;  // a param, which kernels may read before those ahead of them have ended
 };
 
 struct Case {

@@ -113,14 +113,18 @@ std::vector<Case> matmul_bench_cases() {
       }
     }
   }
-  // Weights of four bits by groups of 128, of an 8B Llama, beside FP8's.
+  // Weights of four bits by groups of 128, of an 8B Llama, beside FP8's: constants, as in a model.
+  const auto add = [&](Case c) {
+    for (size_t i = 2; i < c.inputs.size(); ++i) c.inputs[i].constant = true;
+    cases.push_back(std::move(c));
+  };
   for (const int64_t tokens : {1, 16, 64, 512, 2048}) {
     for (const Role& role :
          {Role{"fprop", tokens, 28672, 4096}, Role{"fprop", tokens, 14336, 4096}, Role{"fprop", tokens, 4096, 14336}}) {
       Case fp8 = fp8_product(role, fmt::format("{}x{}x{}_beside_int4", role.m, role.n, role.k), false);
       fp8.inputs[1] = ones({role.m}), fp8.inputs[3] = ones({role.n});
       fp8.attrs.set("scaling_a", std::string("row")), fp8.attrs.set("scaling_b", std::string("row"));
-      cases.push_back(fp8);
+      add(fp8);
       for (const char* kind : {"e4m3", "e4m3_zeros", "bf16"}) {
         const DType x = kind == std::string_view("bf16") ? kBF16 : kE4M3;
         Case c = fp8_product(role, fmt::format("{}x{}x{}_int4_{}", role.m, role.n, role.k, kind), false);
@@ -134,7 +138,7 @@ std::vector<Case> matmul_bench_cases() {
         if (x == kE4M3) c.inputs[1] = ones({role.m}), c.attrs.set("scaling_a", std::string("row"));
         c.attrs.set("scaling_b", std::string("1x128"));
         c.attrs.set("order", std::string(x == kE4M3 ? "wgmma_x8" : "wgmma_x16"));
-        cases.push_back(c);
+        add(c);
       }
     }
   }
