@@ -126,7 +126,7 @@ bool group_collectives(Graph& graph);
 // - order_codes: integer weights lie in the order that the Target's kernels of their products want.
 // - merge_siblings, where the Target's products take kSiblings: in inference programs, linears that read the same x (q,
 //   k, v; gate, up) become one product with a weight (or FP8 codes) of all their rows, and slices; where they take
-//   kSlices, product and slices are one fusion.
+//   kSlices, product and slices are one fusion. Codes of experts lie expert by expert.
 // - fold_slices: fusions whose kernels take kColumns slice the product's result themselves.
 //
 // State entries say where each logical tensor lies in them (placements): loaders and checkpoints go by these.

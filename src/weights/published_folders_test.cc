@@ -76,7 +76,8 @@ TEST(PublishedFolders, ExpertsRunInCodes) {
   };
   EXPECT_EQ(experts(cpu_target(), "w4i8"), std::vector<std::string>(3, "i4 rows16"));
   EXPECT_EQ(experts(interpreter_target(), "w4i8"), std::vector<std::string>(3, "i4 "));
-  EXPECT_EQ(experts(h200_target(), "w4a8"), std::vector<std::string>(2, "i4 "));  // gate and up as one; no order: narrow
+  EXPECT_EQ(experts(h200_target(), "w4a8"),
+            std::vector<std::string>(2, "i4 "));  // gate and up as one; no order: narrow
   EXPECT_EQ(experts(h200_target(), "w8a8"), std::vector<std::string>(2, "i8 "));
 }
 
