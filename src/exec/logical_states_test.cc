@@ -97,6 +97,46 @@ TEST_P(LogicalStates, AreFilledInPieces) {
   EXPECT_EQ(state(), interleaved());
 }
 
+// Rows of two tensors in turn: so many that they are written at once, and rows of a MiB, each filled by itself.
+TEST_P(LogicalStates, ManyRunsAndLongOnes) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{100, 3}, {2, 1 << 18}}) {
+    const auto every_other = [rows = rows, cols = cols](const char* param, int64_t first) {
+      return Placement{.param = param,
+                       .shape = {rows, cols},
+                       .offset = first * cols,
+                       .dims = {{0, rows, 1, cols, 2 * cols}, {0, cols, cols, 1, cols}}};
+    };
+    Program program;
+    program.add_state({.name = "qk",
+                       .type = {DType::kF32, {2 * rows, cols}},
+                       .placements = {every_other("q", 0), every_other("k", 1)}});
+    executor_ = GetParam() == "interpreter"
+                    ? make_interpreter(std::move(program))
+                    : make_executor(plan_memory(std::move(program), target_of(resolve_device(GetParam()))));
+    std::vector<float> expected(static_cast<size_t>(2 * rows * cols)), read = expected, values(expected.size() / 2);
+    for (int64_t i = 0; i < std::ssize(expected); ++i)
+      expected[static_cast<size_t>(i)] = static_cast<float>(i / cols % 2 * 1000 + i / cols / 2 * 7 + i % cols % 5);
+    for (bool filled : {false, true}) {
+      for (const char* param : {"q", "k"}) {
+        const int64_t first = param[0] == 'k' ? 1 : 0;
+        const LogicalState tensor = find_logical_state(executor_->program(), param, StateRole::kMaster);
+        for (int64_t r = 0; r < rows; ++r)
+          std::copy_n(expected.begin() + (2 * r + first) * cols, cols, values.begin() + r * cols);
+        const auto bytes = std::as_bytes(std::span(values));
+        if (!filled) write_logical(*executor_, tensor, bytes);
+        if (filled)
+          fill_logical(*executor_, tensor, sizeof(float), [&](int64_t at, std::span<std::byte> to) {
+            std::ranges::copy(bytes.subspan(static_cast<size_t>(at), to.size()), to.begin());
+          });
+      }
+      executor_->read_state("qk", std::as_writable_bytes(std::span(read)));
+      EXPECT_EQ(read, expected) << rows << (filled ? " filled" : " written");
+      std::ranges::fill(read, 0.0f);
+      executor_->write_state("qk", std::as_bytes(std::span(read)));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Executors, LogicalStates, testing::Values("interpreter", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 

@@ -31,24 +31,22 @@ const Node& leaf_of(const Graph& graph, NodeId product, size_t input) {
 
 // Experts' products are merged where the kernels behind them read columns: those that end in codes (fold_slices). Not
 // with scales of blocks, and not over ranks.
-bool is_mergeable_of_experts(const Graph& graph, const Node& node) {
+bool fits_experts(const Graph& graph, const Node& node) {
   const std::string& scaling = node.attr<std::string>("scaling_b");
-  return node.attr<std::string>("scaling_a") == "row" && node.attr<std::string>("role") == "fprop" &&
-         node.attr<bool>("trans_b") && scaling != "128x128" && graph.layout(node.inputs[2]).cut_axes().empty();
+  return node.attr<std::string>("scaling_a") == "row" && scaling != "128x128" &&
+         graph.layout(node.inputs[2]).cut_axes().empty();
 }
 
 // A forward product x W^T of a linear whose weight is a param, or codes in its place.
 bool is_mergeable(const Graph& graph, const Node& node) {
-  if (node.op == Op::kScaledGroupedMatmul) return is_mergeable_of_experts(graph, node);
-  const bool scaled = node.op == Op::kScaledMatmul;
+  const bool grouped = node.op == Op::kScaledGroupedMatmul, scaled = node.op == Op::kScaledMatmul || grouped;
   if (!scaled && node.op != Op::kMatmul) return false;
-  if (node.attr<std::string>("role") != "fprop" || node.attr<bool>("head") || !node.attr<bool>("trans_b") ||
-      node.attr<bool>("trans_a") || node.operand("c").exists())
-    return false;
+  if (node.attr<std::string>("role") != "fprop" || !node.attr<bool>("trans_b")) return false;
+  if (grouped && !fits_experts(graph, node)) return false;
+  if (!grouped && (node.attr<bool>("head") || node.attr<bool>("trans_a") || node.operand("c").exists())) return false;
   const Node& weight = graph.node(node.inputs[weight_inputs(node)[0]]);
   if (!scaled) return weight.op == Op::kParam;
-  return weight.op == Op::kState && weight.attrs.has("scaling") &&
-         graph.node(node.operand("b_scale_inv")).op == Op::kState;
+  return weight.op == Op::kState && weight.attrs.has("scaling") && graph.node(node.inputs[3]).op == Op::kState;
 }
 
 // Whether the products may stand side by side: of one kind, and in blocks of 128 rows where scales are of such blocks.
@@ -244,7 +242,7 @@ Graph merge_in(const Program& program, const Graph& graph, const std::vector<Nam
       if (input == leaves[0]) product.name = entry.param.substr(0, entry.param.rfind(".weight"));
       product.inputs[input] = {rewriter.graph().add(std::move(leaf)), 0};
     }
-    if (product.op == Op::kScaledMatmul && product.attrs.get<std::string>("scaling_b") == "tensor")
+    if (product.op != Op::kMatmul && product.attr<std::string>("scaling_b") == "tensor")
       product.attrs.set("scaling_b", "row");
     std::vector<int64_t> widths;
     for (NodeId id : group->second) widths.push_back(graph.node(id).results[0].shape[1]);

@@ -159,6 +159,38 @@ TEST(Pack, MergedExpertsAgreeBitForBit) {
   EXPECT_NE(wide.find_state("layers.0.mlp.experts.gate.weight.codes"), nullptr);
 }
 
+// One scale a tensor becomes one a row of every expert.
+TEST(Pack, MergedExpertsWithAScaleATensor) {
+  Program program;
+  program.add_graph(parse_graph(R"(graph @eval stage fused
+  %0 = input : e4m3[4,8] @x
+  %1 = input : f32[4] @x_scale_inv
+  %2 = input : i32[3] @offsets
+  %3 = state {scaling="tensor"} : e4m3[8,8] @gate.weight.codes
+  %4 = state : f32[1] @gate.weight.scale_inv
+  %5 = scaled_grouped_matmul %0, %1, %3, %4, %2 {gemm="gate", role="fprop", scaling_a="row", to="bf16", trans_b=true} @gate
+  %6 = state {scaling="tensor"} : e4m3[4,8] @up.weight.codes
+  %7 = state : f32[1] @up.weight.scale_inv
+  %8 = scaled_grouped_matmul %0, %1, %6, %7, %2 {gemm="up", role="fprop", scaling_a="row", to="bf16", trans_b=true} @up
+  output @gate %5
+  output @up %8
+end
+)"));
+  for (const std::string param : {"gate.weight", "up.weight"}) {
+    const int64_t rows = param == "gate.weight" ? 8 : 4;
+    program.add_state({.type = {DType::kE4M3, {rows, 8}}, .role = StateRole::kCodes, .param = param});
+    program.add_state({.type = {DType::kF32, {1}}, .role = StateRole::kScaleInv, .param = param});
+  }
+  ASSERT_TRUE(merge_siblings(program));
+  verify(program);
+  EXPECT_EQ(program.graph("eval").node(NodeId{5}).attr<std::string>("scaling_b"), "row");
+  const StateEntry* scales = program.find_state("gate+up.weight.scale_inv");
+  ASSERT_NE(scales, nullptr);
+  EXPECT_EQ(scales->type.shape, Shape{12});
+  const PlacedDim& up = scales->placements.at(1).dims.at(0);  // two rows behind an expert's four of gate
+  EXPECT_EQ(std::tuple(scales->placements[1].offset, up.extent, up.run, up.run_stride), std::tuple(4, 4, 2, 6));
+}
+
 TEST(Pack, BlocksOfScalesKeepNarrowSiblingsApart) {
   Program program = inference("llama", "fp8-block");
   EXPECT_FALSE(merge_siblings(program)) << "32 rows are no whole block of 128";
