@@ -114,8 +114,10 @@ TEST_P(LogicalStates, ManyRunsAndLongOnes) {
                     ? make_interpreter(std::move(program))
                     : make_executor(plan_memory(std::move(program), target_of(resolve_device(GetParam()))));
     std::vector<float> expected(static_cast<size_t>(2 * rows * cols)), read = expected, values(expected.size() / 2);
-    for (int64_t i = 0; i < std::ssize(expected); ++i)
-      expected[static_cast<size_t>(i)] = static_cast<float>(i / cols % 2 * 1000 + i / cols / 2 * 7 + i % cols % 5);
+    for (int64_t i = 0; i < std::ssize(expected); ++i) {
+      const int64_t row = i / cols, value = row % 2 * 1000 + row / 2 * 7 + i % cols % 5;
+      expected[static_cast<size_t>(i)] = static_cast<float>(value);
+    }
     for (bool filled : {false, true}) {
       for (const char* param : {"q", "k"}) {
         const int64_t first = param[0] == 'k' ? 1 : 0;
