@@ -29,7 +29,7 @@ enum class Producer : uint8_t {
   kProduct,      // matmul or scaled_matmul with its bias, slices of its columns, or the exchange of its rows
   kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, ropes and norms of heads before them
   kUpdate,       // updates of states side by side
-  kRouter,       // the logits of a router, its top_k and the group_rows of the chosen
+  kRouter,       // the logits of a router of few tokens, its top_k and the group_rows of the chosen
 };
 inline constexpr int kProducers = 12;
 

@@ -331,10 +331,9 @@ TEST(Fuse, NormsOfHeadsJoinTheirRopes) {
   EXPECT_EQ(kinds(8, 4, "  output @normed %13\n"), ropes);  // read elsewhere
 }
 
-TEST(Fuse, RoutersFuseWhereNothingElseReadsTheirLogits) {
-  const auto kinds = [](const std::string& also) {
-    Graph graph = parse_graph(R"(graph @eval stage fused
-  %0 = input : bf16[4,8] @x
+TEST(Fuse, RoutersOfFewTokensFuseWhereNothingElseReadsTheirLogits) {
+  const auto kinds = [](const std::string& also, const std::string& x = "bf16[4,8]") {
+    Graph graph = parse_graph("graph @eval stage fused\n  %0 = input : " + x + R"( @x
   %1 = input : f32[6,8] @weight
   %2 = cast %0 {to="f32"} @wide
   %3 = matmul %2, %1 {to="f32", trans_b=true} @logits
@@ -349,8 +348,10 @@ TEST(Fuse, RoutersFuseWhereNothingElseReadsTheirLogits) {
   };
   using Kinds = std::map<std::string, int>;
   EXPECT_EQ(kinds(""), (Kinds{{"cast+matmul+top_k+group_rows", 1}}));
-  EXPECT_EQ(kinds("  output @wide %2\n"), (Kinds{{"matmul+top_k+group_rows", 1}}));
+  EXPECT_EQ(kinds("  output @wide %2\n"), Kinds{});
   EXPECT_EQ(kinds("  output @logits %3\n"), Kinds{});
+  EXPECT_EQ(kinds("", "bf16[17,8]"), Kinds{});
+  EXPECT_EQ(kinds("", "f16[4,8]"), Kinds{});
 }
 
 // A reader between the members feeds one of them: fusing would need its own result.
