@@ -338,7 +338,7 @@ TEST(Precision, InferenceProgramsAreRetypedInPlace) {
   EXPECT_EQ(tiny::count(quantized.graph("forward"), Op::kScaledMatmul), 14);
 }
 
-// A token's codes are made once, whatever the number of its experts, and beside each other for all that read its row.
+// A token's codes are made once, whatever the number of its experts.
 TEST(Precision, ServedTokensAreQuantizedBeforeTheirDispatch) {
   Program program;
   program.add_graph(parse_graph(R"(graph @forward stage gradient
