@@ -141,6 +141,8 @@ const std::vector<Case>& cases() {
       {"%y = rms_norm %x, %c {eps=1e-05}", "f32[4,8] f32[4]"},
       {"%y = rms_norm %x, %c", "rms_norm: attribute eps is missing (want float >= 0) in node "},
       {"%y = rms_norm_grad %x, %c, %r, %x", "f32[4,8] f32[8]"},
+      {"%y = rms_norm_grad %h, %c, %r, %x", "rms_norm_grad: x and dy differ: bf16[4,8] vs f32[4,8] in node "},
+      {"%y = layer_norm_grad %x, %c, %r, %r, %h", "layer_norm_grad: x and dy differ: f32[4,8] vs bf16[4,8] in node "},
       {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5}", "bf16[4,8] f32[4,2]"},
       {"%y = attention %h, %h, %h, %seg {heads=4, kv_heads=2, head_dim=2, scale=0.5}",
        "attention: input 1 is [4,8] (want [4,4]: tokens, heads x head_dim) in node "},

@@ -141,6 +141,8 @@ class PreciseGraph {
       DType dtype = high_[slot(id)] ? DType::kF32 : recipe_.compute;
       for (size_t i = 0; i < paired; ++i) copy.inputs[i] = as(node.inputs[i], dtype);
     }
+    if (is_norm_grad(node.op))  // dy has the type of x, also where a router's float32 product adds to it
+      copy.inputs.back() = as(node.inputs.back(), rewriter_.graph().dtype(copy.inputs[0]));
     rewriter_.replace(id, std::move(copy));
   }
 

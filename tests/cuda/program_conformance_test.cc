@@ -48,7 +48,7 @@ cpu::Tolerance device_tolerance(const conformance::Visit& v) {
             .absolute = v.tolerance.absolute + 0x1p-9 * terms,
             .reason = "TF32: either operand cut to 10 bits of mantissa, 2^-10 of itself at most"};
   }
-  bool fp8_product = v.node.op == Op::kScaledMatmul;
+  bool fp8_product = v.node.op == Op::kScaledMatmul || v.node.op == Op::kScaledGroupedMatmul;
   if (v.node.op == Op::kFusion) {
     for (const Node& member : v.node.body->nodes()) fp8_product |= member.op == Op::kScaledMatmul;
   }

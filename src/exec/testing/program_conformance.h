@@ -126,7 +126,12 @@ inline const std::vector<Setting>& settings() {
                                             {"llama", "fp8-current", Recompute::kLight},
                                             {"llama", "fp8-delayed", Recompute::kFull},
                                             {"llama", "auto"},
-                                            {"llama", "auto", Recompute::kLight, true}};
+                                            {"llama", "auto", Recompute::kLight, true},
+                                            {"qwen3_moe", "bf16"},
+                                            {"qwen3_moe", "fp8-current"},
+                                            {"qwen3_moe", "fp8-delayed"},
+                                            {"qwen3_moe", "fp8-block"},
+                                            {"qwen3_moe", "fp8-current", Recompute::kSelective}};
   return list;
 }
 

@@ -18,8 +18,7 @@ void require_channels(const Graph& graph, const Node& node, size_t i, const char
 }
 
 void require_like_x(const Graph& graph, const Node& node, size_t i) {
-  require_arithmetic(graph, node, i);
-  const Shape &x = input_shape(graph, node, 0), &dy = input_shape(graph, node, i);
+  const TensorType &x = input_type(graph, node, 0), &dy = input_type(graph, node, i);
   require(x == dy, node, "x and dy differ: {} vs {}", x, dy);
 }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
 
+#include "base/error.h"
 #include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
@@ -112,6 +114,47 @@ TEST_P(CudaConformance, EveryRowAgreesWithTheReference) {
       }
     }
   }
+}
+
+// What the type rule admits beside one type for all operands, an entry computes right or refuses: every case with one
+// of its operands in float32 among bf16 ones, or the other way round.
+TEST(CudaConformanceRows, OperandsOfOtherTypesAreComputedRightOrRefused) {
+  std::string why;
+  DeviceContext* context = test_context(&why);
+  if (context == nullptr) GTEST_SKIP() << why;
+  // Beside a float32 operand a result has more digits than bf16 before it is rounded: from float32, not from the exact
+  // value, it may go to the other neighbour.
+  constexpr cpu::Neighbours kTies{.share = 0.01};
+  int compared = 0;
+  for (const cpu::Case& c : cpu::all_cases()) {
+    for (DType dtype : c.dtypes) {
+      if (c.large || (dtype != DType::kF32 && dtype != DType::kBF16)) continue;
+      for (size_t i = 0; i < c.inputs.size(); ++i) {
+        cpu::Case mixed = c;
+        if (mixed.inputs[i].absent || mixed.inputs[i].dtype) continue;  // of the case's own type, as most are
+        mixed.inputs[i].dtype = dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
+        std::optional<cpu::BuiltCase> built;
+        try {
+          built = cpu::build_case(mixed, dtype);
+        } catch (const Error&) {
+          continue;  // the type rule refuses it
+        }
+        SCOPED_TRACE(
+            fmt::format("{}, operand {} is {}", cpu::case_name(c, dtype), i, dtype_name(*mixed.inputs[i].dtype)));
+        std::vector<cpu::RefTensor> expected;
+        for (const KernelEntry& entry : kernel_entries(c.op)) {
+          if (is_left_out(entry) || !entry.accepts(built->graph, built->node())) continue;
+          if (expected.empty()) expected = cpu::evaluate_node(built->graph, built->node(), built->in(), true);
+          const auto kernel = on_device(*context, entry, built->graph, built->node());
+          for (const std::string& failure : cpu::check_kernel(entry.name, kernel, built->graph, built->node(),
+                                                              built->inputs, expected, tolerance_of(entry, c), kTies))
+            ADD_FAILURE() << failure;
+          ++compared;
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, 100);
 }
 
 // Cases in which a library is known to have no kernel, so that an entry runs its fallback: its own kernel is not
