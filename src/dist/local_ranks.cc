@@ -10,6 +10,7 @@ namespace octet {
 
 void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work, double timeout,
                      bool peer_memory) {
+  if (gpus) nccl_version();  // opened here: it sets a variable of the environment, which the ranks' libraries read
   std::atomic<int32_t> lost = -1;
   const auto look = [&] { check(lost < 0, ErrorCode::kIo, "rank {} is lost", lost.load()); };
   const auto run = [&](Communicator& ranks) {

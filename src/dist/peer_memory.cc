@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <numeric>
 
 #include "base/error.h"
@@ -56,6 +57,13 @@ const Driver& driver() {
   return functions;
 }
 
+// Ranks that are threads of one process map and unmap one at a time: the driver crashes where one thread unmaps an
+// allocation of several devices that another maps.
+std::mutex& mapping() {
+  static std::mutex one;
+  return one;
+}
+
 CUmemAllocationProp properties(int device) {
   CUmemAllocationProp prop = {};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -66,6 +74,7 @@ CUmemAllocationProp properties(int device) {
 
 // Maps an allocation here, for the device; null where that cannot be.
 std::byte* map_here(CUmemGenericAllocationHandle handle, size_t bytes, int device) {
+  const std::lock_guard lock(mapping());
   CUdeviceptr at = 0;
   if (driver().reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS) return nullptr;
   CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
@@ -80,6 +89,7 @@ std::byte* map_here(CUmemGenericAllocationHandle handle, size_t bytes, int devic
 
 void unmap_here(std::byte* memory, size_t bytes) {
   if (memory == nullptr) return;
+  const std::lock_guard lock(mapping());
   driver().unmap(reinterpret_cast<CUdeviceptr>(memory), bytes);
   driver().unreserve(reinterpret_cast<CUdeviceptr>(memory), bytes);
 }
@@ -155,9 +165,10 @@ PeerMemory::PeerMemory(Communicator& ranks, int device) : ranks_(ranks), device_
       reaches_.insert(reaches_.end(), row.begin(), row.begin() + static_cast<ptrdiff_t>(std::min(count, kMostRanks)));
   };
   agree();
-  const std::shared_ptr<const Mapped> trial = allocate(all, 1, "a trial of peer memory");
+  std::shared_ptr<const Mapped> trial = allocate(all, 1, "a trial of peer memory");
   for (size_t r = 0; r < std::min(count, kMostRanks); ++r) reached[r] = trial->at[r] != nullptr;
-  agree();
+  trial.reset();
+  agree();  // all have unmapped it
 }
 
 PeerMemory::~PeerMemory() {
