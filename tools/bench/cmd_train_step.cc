@@ -87,9 +87,11 @@ void measure_rank(const Options& options, const Work& work, const LocalRank* ran
   std::optional<StepWork> in_flight;
   StepResult result;
   double first_loss = 0;
+  std::vector<Clock::time_point> ends;  // of steps
   auto wait = [&] {
     if (!in_flight) return;
     result = stepper.wait(*in_flight);
+    ends.push_back(Clock::now());
     if (in_flight->step == 1) first_loss = result.loss;
     check(result.finite, ErrorCode::kInternal, "step {}: gradients are not finite", in_flight->step);
     in_flight.reset();
@@ -103,11 +105,16 @@ void measure_rank(const Options& options, const Work& work, const LocalRank* ran
     in_flight = next;
     if (!ahead) wait();
   };
+  // Seconds from the end of one step to the end of the next: what the host enqueues ahead counts for no step.
   auto time = [&](int64_t warmup) {
     wait();
     if (rank != nullptr) barrier(*rank->ranks);
-    std::vector<double> seconds = time_runs(warmup, options.steps, run);
+    ends = {Clock::now()};
+    for (int64_t i = 0; i < warmup + options.steps; ++i) run();
     wait();
+    std::vector<double> seconds;
+    for (size_t i = static_cast<size_t>(warmup) + 1; i < ends.size(); ++i)
+      seconds.push_back(std::chrono::duration<double>(ends[i] - ends[i - 1]).count());
     return seconds;
   };
   const std::vector<double> seconds = time(ahead ? std::max<int64_t>(1, options.warmup) : options.warmup);
