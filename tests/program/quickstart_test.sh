@@ -7,14 +7,16 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat >"$folder/octet" <<'PROGRAM'
 #!/usr/bin/env bash
-# Steps take half a second.
+# Steps take half a second, those in bf16 BF16 seconds.
 case $1 in
   train)
-    for word in "$@"; do case $word in out=*) out=${word#out=} ;; esac; done
+    seconds=0.5
+    for word in "$@"; do
+      case $word in out=*) out=${word#out=} ;; precision.recipe=bf16) seconds=${BF16:-0.5} ;; esac
+    done
     mkdir -p "$out"
-    for step in 1 2 3; do echo "{\"kind\":\"step\",\"tokens\":2048,\"seconds\":0.5}" >>"$out/log.jsonl"; done
-    echo "train $*"
-    [ -z "${SLOW:-}" ] || echo "info: no AMX-BF16 here" >&2 ;;
+    for step in 1 2 3; do echo "{\"kind\":\"step\",\"tokens\":2048,\"seconds\":$seconds}" >>"$out/log.jsonl"; done
+    echo "train $*" ;;
   eval) echo "tokens 9  loss 1.2345" ;;
 esac
 PROGRAM
@@ -40,7 +42,11 @@ SECONDS_TO_TRAIN=60 quickstart precision.recipe=bf16
 steps 80 80
 says "train .*precision.recipe=bf16 .*train.steps=80"
 says "^== done: after 80 steps.*loss 1.2345"
-! grep -q "make quickstart SETTINGS" <<<"$shown" || failed=1
-SLOW=1 quickstart
-says "make quickstart SETTINGS=precision.recipe=bf16"
+! grep -q "fp8-current" <<<"$shown" || { echo "FP8 runs although the recipe is bf16" >&2; failed=1; }
+BF16=0.48 quickstart  # no faster than noise
+! grep -q "out=out/run.*precision.recipe" <<<"$shown" || { echo "bf16 trains although it is not faster" >&2; failed=1; }
+BF16=0.1 quickstart
+steps 2360 2360
+says "train .*precision.recipe=bf16 .*out=out/run .*train.steps=2360"
+says "train .*out=out/fp8 precision.recipe=fp8-current train.steps=40"
 exit $failed
