@@ -57,8 +57,8 @@ const Driver& driver() {
   return functions;
 }
 
-// Ranks that are threads of one process map and unmap one at a time: the driver crashes where one thread unmaps an
-// allocation of several devices that another maps.
+// Ranks that are threads of one process make, map, unmap and release allocations one at a time: the driver frees its
+// own records twice where two threads do so with an allocation that several devices map.
 std::mutex& mapping() {
   static std::mutex one;
   return one;
@@ -72,9 +72,8 @@ CUmemAllocationProp properties(int device) {
   return prop;
 }
 
-// Maps an allocation here, for the device; null where that cannot be.
+// Maps an allocation here, for the device; null where that cannot be. Under mapping().
 std::byte* map_here(CUmemGenericAllocationHandle handle, size_t bytes, int device) {
-  const std::lock_guard lock(mapping());
   CUdeviceptr at = 0;
   if (driver().reserve(&at, bytes, 0, 0, 0) != CUDA_SUCCESS) return nullptr;
   CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
@@ -193,6 +192,7 @@ bool PeerMemory::any() const {
 }
 
 std::byte* PeerMemory::import(const Address& address, int64_t bytes) const {
+  const std::lock_guard lock(mapping());
   CUmemGenericAllocationHandle handle = 0;
   if (address.process == getpid()) {
     if (driver().retain(&handle, address.memory) != CUDA_SUCCESS) return nullptr;
@@ -232,8 +232,12 @@ std::shared_ptr<const PeerMemory::Mapped> PeerMemory::allocate(const std::vector
   Address own{.process = getpid(), .bytes = mapped->bytes};
   CUmemGenericAllocationHandle handle = 0;
   if (size > 0) {
-    const CUresult status = driver().create(&handle, size, &prop, 0);
-    if (status == CUDA_SUCCESS) mapped->own = map_here(handle, size, device_);
+    CUresult status;
+    {
+      const std::lock_guard lock(mapping());
+      status = driver().create(&handle, size, &prop, 0);
+      if (status == CUDA_SUCCESS) mapped->own = map_here(handle, size, device_);
+    }
     check(mapped->own != nullptr, ErrorCode::kOutOfMemory, "{}: {} bytes are wanted of the GPU (CUDA error {})",
           purpose, size, static_cast<int>(status));
     own.memory = mapped->own;
@@ -254,7 +258,10 @@ std::shared_ptr<const PeerMemory::Mapped> PeerMemory::allocate(const std::vector
   }
   from_all(ranks_, ranks, char{});  // all have mapped it
   if (own.file >= 0) close(own.file);
-  if (handle != 0) driver().release(handle);
+  if (handle != 0) {
+    const std::lock_guard lock(mapping());
+    driver().release(handle);
+  }
   return mapped;
 }
 
