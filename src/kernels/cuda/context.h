@@ -20,8 +20,8 @@ namespace octet::cuda {
 void check_cuda(cudaError_t status, const char* what);
 
 // Makes a device (CUDA's index) current for the calling thread in a scope. The previous one is restored if it has a
-// context: creating one on an unused device would cost hundreds of MiB there. In a thread without a context the runtime's
-// question to the driver which device is current fails; it then answers 0. A debugger logs this as
+// context: creating one on an unused device would cost hundreds of MiB there. In a thread without a context the
+// runtime's question to the driver which device is current fails; it then answers 0. A debugger logs this as
 // CUDA_ERROR_INVALID_CONTEXT of cuCtxGetDevice.
 class DeviceGuard {
  public:
