@@ -37,6 +37,11 @@ ModelConfig config_of(const std::string& family) {
   config.dropout = 0.1;
   if (family == "falcon") config.kv_heads = 1;
   if (family == "bloom") config.vocab_size = 43;  // divides by nothing: padded
+  if (ExpertsSpec& experts = config.experts; experts.count > 0) {
+    const int64_t shared = experts.shared_intermediate > 0 ? 24 : 0;
+    experts = {.count = 4, .intermediate = 16, .shared_intermediate = shared, .renormalize = experts.renormalize};
+    experts.balance_loss = 0.1, experts.z_loss = 0.01;
+  }
   return config;
 }
 
@@ -52,6 +57,8 @@ class Training {
   enum Device { kFloat64, kFloat32, kCpu };  // interpreters, the CPU executor
 
   explicit Training(const ModelConfig& config, Device device = kFloat64) : config_(config), device_(device) {}
+
+  std::string first_graph = "train";  // of a step's first micro-batch
 
   States run(const Way& way, const std::string& recipe = "fp32") {
     CompileOptions options = options_of(way, recipe);
@@ -106,7 +113,7 @@ class Training {
     const int ranks = rank.mesh()[Axis::kData];
     for (int step = 0; step < kSteps; ++step) {
       for (int i = at[Axis::kData]; i < kMicroBatches; i += ranks) {
-        const char* graph = i < ranks ? "train" : "accumulate";
+        const char* graph = i < ranks ? first_graph.c_str() : "accumulate";
         Batch batch = tiny::batch(kMicroBatches * step + i);
         batch.tensors.at("rng").values<int64_t>()[2] = i;
         write_inputs(executor, graph, batch);
@@ -138,19 +145,32 @@ class Training {
 
 class ShardedTraining : public testing::TestWithParam<std::string> {};
 
+// Four micro-batches a step: ranks of two have two each.
+const std::vector<Way> kDataWays = {
+    {"dp2", {{1, 2, 1, 1}}},
+    {"dp2 optimizer", {{1, 2, 1, 1}}, false, ShardLevel::kOptimizer},
+    {"dp2 gradients", {{1, 2, 1, 1}}, false, ShardLevel::kGradients},
+    {"dp2 parameters", {{1, 2, 1, 1}}, false, ShardLevel::kParameters},
+    {"dp4 parameters", {{1, 4, 1, 1}}, false, ShardLevel::kParameters},
+};
+const std::vector<Way> kOtherWays = {
+    {"tp2", {{1, 1, 1, 2}}},
+    {"tp2 sequence", {{1, 1, 1, 2}}, true},
+    {"cp2", {{1, 1, 2, 1}}},
+    {"dp2 tp2 sequence optimizer", {{1, 2, 1, 2}}, true, ShardLevel::kOptimizer},
+    {"dp2 cp2 tp2 sequence optimizer", {{1, 2, 2, 2}}, true, ShardLevel::kOptimizer},
+};
+
+std::vector<std::string> mixtures() {
+  std::vector<std::string> names = architectures();
+  std::erase_if(names, [](const std::string& name) { return model_family(name).experts.count == 0; });
+  return names;
+}
+
 TEST_P(ShardedTraining, IsThatOfOneRank) {
-  const Way ways[] = {
-      {"tp2", {{1, 1, 1, 2}}},
-      {"tp2 sequence", {{1, 1, 1, 2}}, true},
-      {"dp2", {{1, 2, 1, 1}}},
-      {"dp2 optimizer", {{1, 2, 1, 1}}, false, ShardLevel::kOptimizer},
-      {"dp2 gradients", {{1, 2, 1, 1}}, false, ShardLevel::kGradients},
-      {"dp4 parameters", {{1, 4, 1, 1}}, false, ShardLevel::kParameters},
-      {"cp2", {{1, 1, 2, 1}}},
-      {"dp2 tp2 sequence optimizer", {{1, 2, 1, 2}}, true, ShardLevel::kOptimizer},
-      {"dp2 cp2 tp2 sequence optimizer", {{1, 2, 2, 2}}, true, ShardLevel::kOptimizer},
-  };
   Training training(config_of(GetParam()));
+  std::vector<Way> ways = kDataWays;
+  if (config_of(GetParam()).experts.count == 0) ways.insert(ways.end(), kOtherWays.begin(), kOtherWays.end());
   const States whole = training.run({"one", {}});
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);
@@ -169,6 +189,18 @@ TEST_P(ShardedTraining, IsThatOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ShardedTraining,
                          testing::Values("llama", "gpt2", "falcon", "bloom", "gemma", "gpt_neox", "opt"));
+
+INSTANTIATE_TEST_SUITE_P(Mixtures, ShardedTraining, testing::ValuesIn(mixtures()));
+
+// Where the first micro-batch runs with statistics.
+TEST(Shard, StatisticsChangeNoGradient) {
+  for (const Way& way : kDataWays) {
+    Training training(config_of("llama"), Training::kFloat32);
+    const States plain = training.run(way, "auto");
+    training.first_graph = "train_stats";
+    EXPECT_EQ(training.run(way, "auto"), plain) << way.name;
+  }
+}
 
 double distance(const States& a, const States& b, const std::string& begin) {
   double sum = 0;

@@ -18,6 +18,16 @@ const OpFacts& op_facts(Op op) {
   return *table[position];
 }
 
+std::vector<size_t> addends(const Graph& graph, const Node& node) {
+  std::vector<size_t> inputs;
+  for (const int input : op_facts(node.op).addends) {
+    const auto i = static_cast<size_t>(input);
+    if (i < node.inputs.size() && node.inputs[i].exists() && graph.type(node.inputs[i]) == node.results[0])
+      inputs.push_back(i);
+  }
+  return inputs;
+}
+
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node) {
   check_attrs(node.op, node.attrs, node.name);
   return op_facts(node.op).infer(graph, node);

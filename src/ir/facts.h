@@ -61,6 +61,9 @@ struct OpFacts {
   // An optimiser's update of one parameter -> param, moments...: input 0 is the parameter, input 1 its gradient; where
   // its moments and its scalars (lr, step, clip, finite) begin among the inputs. `moments` -1: no update.
   int moments = -1, first_moment = 2, first_scalar = 4;
+  // Inputs that result 0 is a sum of, each as it is where it has the result's type; a single one is an optional operand
+  // c, which sums of gradients become.
+  std::vector<int> addends = {};
   std::vector<int> must_alias = {};  // per result, the first ones: the input whose storage it must share
   bool row_wise = false;             // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;          // result 0 depends on the same element of its inputs only (after broadcast)
@@ -81,6 +84,9 @@ inline bool is_linear(const Node& node) {
   if (node.op == Op::kGroupedMatmul) return node.attr<std::string>("role") == "fprop";
   return node.op == Op::kMatmul && node.attr<std::string>("role") == "fprop" && !node.attr<bool>("head");
 }
+
+// The addends of result 0 that the node is given.
+std::vector<size_t> addends(const Graph& graph, const Node& node);
 
 // Checks the attributes against the op's signature, then infers the result types.
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node);

@@ -313,6 +313,16 @@ TEST(Facts, AliasesNameInputsThatFit) {
   }
 }
 
+// Passes that fold sums into an op, or follow a gradient through it, know its addends by this fact alone.
+TEST(Facts, AddendsAreTheOperandsNamedC) {
+  for (const OpInfo& info : all_ops()) {
+    std::vector<int> named = info.op == Op::kAdd ? std::vector<int>{0, 1} : std::vector<int>{};
+    for (size_t i = 0; i < info.operands.size(); ++i)
+      if (info.operands[i] == "c") named.push_back(static_cast<int>(i));
+    EXPECT_EQ(op_facts(info.op).addends, named) << info.name;
+  }
+}
+
 // Which (result, input) pairs of a fusion of this body may share a buffer, as "r<i" words.
 std::string takeovers(const std::string& body) {
   Graph graph = parse_graph("graph @g stage fused %x = input : f32[4,4] @x %z = input : f32[4,4] @z " +

@@ -89,8 +89,8 @@ class ReverseWalk final : public GradientContext {
   ValueTable<Value> gradients_;  // of forward values
 };
 
-// Backward sums one side of which is a product without an addend become that product with one, so that gradients of one
-// value accumulate inside the GEMMs.
+// Backward sums one side of which is a node that could take an addend and has none become that node with one, so that
+// gradients of one value accumulate inside the GEMMs.
 bool fold_sums(Graph& graph) {
   const std::vector<std::vector<int32_t>> uses = graph.count_uses();
   return fold_into_products(graph, [&](const Node& sum) {
@@ -98,9 +98,8 @@ bool fold_sums(Graph& graph) {
     if (graph.type(sum.inputs[0]) != graph.type(sum.inputs[1])) return Value::none();
     for (Value value : {sum.inputs[1], sum.inputs[0]}) {  // the later contribution stands right
       const Node& node = graph.node(value);
-      if ((node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad || node.op == Op::kGroupedMatmulWgrad) &&
-          !node.operand("c").exists() && node.phase == Phase::kBackward && node.results[0] == sum.results[0] &&
-          uses[slot(value.node)][0] == 1)
+      if (op_facts(node.op).addends.size() == 1 && !node.operand("c").exists() && node.phase == Phase::kBackward &&
+          node.results[0] == sum.results[0] && uses[slot(value.node)][0] == 1)
         return value;
     }
     return Value::none();

@@ -95,11 +95,8 @@ class PaddedGraph {
     for (int32_t i = old_.size() - 1; i >= 0; --i) {
       auto rows = rows_.find(i);
       const Node& node = old_.node(NodeId{i});
-      bool sums = node.op == Op::kAdd || node.op == Op::kMatmul || node.op == Op::kEmbeddingGrad;
-      if (rows == rows_.end() || !sums) continue;
-      for (size_t k = node.op == Op::kAdd ? 0 : 2; k < node.inputs.size(); ++k) {
-        if (node.inputs[k].exists()) rows_[index(node.inputs[k].node)] = rows->second;
-      }
+      if (rows == rows_.end()) continue;
+      for (const size_t k : addends(old_, node)) rows_[index(node.inputs[k].node)] = rows->second;
     }
   }
 

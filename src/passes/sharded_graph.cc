@@ -29,7 +29,8 @@ ShardedGraph::ShardedGraph(const Graph& graph, Program& program, StateLayouts& s
     if (program.find_state(update.name)->role == StateRole::kSaved && is_rows_[update.value])
       states.row_states.insert(update.name);
   if (!runs_per_micro_batch(graph.role())) return;
-  for (const NamedValue& update : graph.updates()) find_targets(update.value, update.name);
+  for (const NamedValue& update : graph.updates())
+    if (program.find_state(update.name)->role == StateRole::kGradient) find_targets(update.value, update.name);
 }
 
 Graph ShardedGraph::run() {
@@ -60,10 +61,7 @@ bool ShardedGraph::makes_rows(const Node& node, size_t result) const {
 void ShardedGraph::find_targets(Value value, const std::string& state) {
   targets_[value] = state;
   const Node& node = old_.node(value);
-  const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul;
-  if (node.op == Op::kAdd || node.op == Op::kEmbeddingGrad || product)
-    for (size_t i = node.op == Op::kAdd ? 0 : 2; i < node.inputs.size(); ++i)
-      if (node.inputs[i].exists() && old_.type(node.inputs[i]) == old_.type(value)) find_targets(node.inputs[i], state);
+  for (const size_t i : addends(old_, node)) find_targets(node.inputs[i], state);
 }
 
 Layout ShardedGraph::settled(Value x, Value old_value) {
@@ -87,7 +85,11 @@ Layout ShardedGraph::settled(Value x, Value old_value) {
 Value ShardedGraph::gathered(Value old_value) {
   const Value x = rewriter_.map(old_value);
   if (!x.exists() || !is_model_graph(old_) || targets_.contains(old_value)) return x;
-  return bring(x, without(layout(x), Axis::kData));
+  const Layout whole = without(layout(x), Axis::kData);
+  const Node& leaf = old_.node(old_value);
+  check(whole == layout(x) || leaf.op != Op::kState || state(leaf.name).role != StateRole::kGradient,
+        ErrorCode::kInternal, "shard: {} is read by what does not add to it", leaf.name);
+  return bring(x, whole);
 }
 
 Layout ShardedGraph::without(Layout layout, Axis axis) {
@@ -104,11 +106,16 @@ void ShardedGraph::place(NodeId id) {
   Node node = old_node;
   for (Value& input : node.inputs) input = gathered(input);
   if (op_info(node.op).max_inputs == 0) return place_leaf(id, std::move(node));
-  for (size_t i = 0; i < node.inputs.size(); ++i)
-    if (adds_to_part(old_node.inputs[i])) return place_sum(id, std::move(node), i);
+  for (const size_t i : addends(old_, old_node))
+    if (is_part(old_node.inputs[i])) return place_sum(id, std::move(node), i);
+  finish(id, placed(id, std::move(node)));
+}
+
+NodeId ShardedGraph::placed(NodeId id, Node node) {
+  const Node& old_node = old_.node(id);
   switch (node.op) {
     case Op::kMatmul:
-    case Op::kScaledMatmul: return finish(id, place_product(id, std::move(node)));
+    case Op::kScaledMatmul: return place_product(id, std::move(node));
     case Op::kAttention:
     case Op::kPagedAttention:
     case Op::kAttentionGrad: place_heads(old_node, node); break;
@@ -116,7 +123,7 @@ void ShardedGraph::place(NodeId id) {
     case Op::kRmsNorm:
     case Op::kLayerNormGrad:
     case Op::kRmsNormGrad: place_norm(old_node, node); break;
-    case Op::kCrossEntropy: return finish(id, place_loss(id, std::move(node)));
+    case Op::kCrossEntropy: return place_loss(id, std::move(node));
     case Op::kCrossEntropyGrad:
       place_rows_of(old_node, node);
       set_classes(old_node, node);
@@ -165,7 +172,7 @@ void ShardedGraph::place(NodeId id) {
         for (Value& input : node.inputs) input = bring(input, {});
       }
   }
-  finish(id, graph().add(std::move(node)));
+  return graph().add(std::move(node));
 }
 
 void ShardedGraph::finish(NodeId id, NodeId made) {

@@ -26,7 +26,7 @@ class ShardedGraph {
   StateEntry& state(const std::string& name) {
     return program_.states()[static_cast<size_t>(program_.find_state(name) - program_.states().data())];
   }
-  // The state that a value, or a sum it is an addend of, becomes.
+  // The gradient that a value, or a sum it is an addend of, becomes.
   void find_targets(Value value, const std::string& state);
 
   // --- layouts
@@ -41,6 +41,7 @@ class ShardedGraph {
 
   // --- nodes
   void place(NodeId id);
+  NodeId placed(NodeId id, Node node);  // its operands brought to where the op takes them
   void finish(NodeId id, NodeId made);
   void place_leaf(NodeId id, Node node);
   void place_elementwise(const Node& old_node, Node& node);
@@ -74,9 +75,9 @@ class ShardedGraph {
   void agree(Node& node, const Side& a, const Side& b, Axis axis, bool wgrad);
 
   // --- gradients
-  bool adds_to_part(Value old_value);
-  // A sum, or a product or gather with an addend, whose operand `part` is this data rank's part of a gradient: the rest
-  // is made whole, reduced and scattered over the data ranks, then added.
+  // Whether an operand is this data rank's part of a gradient.
+  bool is_part(Value old_value);
+  // A node whose addend `part` is one: the rest is made whole, reduced and scattered over the data ranks, then added.
   void place_sum(NodeId id, Node node, size_t part);
   // A gradient of this data rank in the layout of the state that it becomes, or is added to.
   Value scattered(Value x, const Layout& state);

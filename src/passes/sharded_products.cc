@@ -47,9 +47,8 @@ NodeId ShardedGraph::add_to_product(const Node& old_node, Node node, const Node&
   return graph().add(std::move(add));
 }
 
-bool ShardedGraph::adds_to_part(Value old_value) {
-  return old_value.exists() && targets_.contains(old_value) &&
-         layout(rewriter_.map(old_value)).cut_axes().has(Axis::kData);
+bool ShardedGraph::is_part(Value old_value) {
+  return targets_.contains(old_value) && layout(rewriter_.map(old_value)).cut_axes().has(Axis::kData);
 }
 
 void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
@@ -59,12 +58,7 @@ void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
     rest = node.inputs[1 - part];
   } else {
     node.inputs.resize(part);
-    if (node.op == Op::kEmbeddingGrad) {
-      place_embedding_grad(id, old_.node(id), node);
-      rest = {graph().add(std::move(node)), 0};
-    } else {
-      rest = {place_product(id, std::move(node)), 0};
-    }
+    rest = {placed(id, std::move(node)), 0};
   }
   const Node& old_node = old_.node(id);
   Node add{.op = Op::kAdd, .name = old_node.name, .layer = old_node.layer, .phase = old_node.phase};
@@ -128,10 +122,10 @@ void ShardedGraph::place_update(const NamedValue& update) {
     if (old_.role() == GraphRole::kTrain) {
       const AxisSet sums = layout(value).due(Pending::kSum);
       entry.layout = states_.gradient(entry.param).with_due(Pending::kSum, sums);
-      value = scattered(value, entry.layout);
       if (parallel_.mesh[Axis::kData] > 1 && !entry.layout.cut_axes().has(Axis::kData))
         entry.layout = entry.layout.with_due(Pending::kSum, sums | Axis::kData);
     }
+    if (!is_part(update.value)) value = scattered(value, entry.layout);
   } else if (runs_per_micro_batch(old_.role()) &&
              (entry.role == StateRole::kBuffer || entry.role == StateRole::kAmax)) {
     entry.layout = layout(value);

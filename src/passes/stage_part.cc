@@ -12,14 +12,6 @@ namespace {
 
 bool is_leaf(const Node& node) { return op_info(node.op).max_inputs == 0; }
 
-// Operands that are added to what else the node makes.
-std::vector<size_t> addends(const Node& node) {
-  if (node.op == Op::kAdd) return {0, 1};
-  const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul || node.op == Op::kEmbeddingGrad;
-  if (!product || !node.operand("c").exists()) return {};
-  return {static_cast<size_t>(operand_index(node.op, "c"))};
-}
-
 }  // namespace
 
 struct StagePart::Building {
@@ -42,9 +34,9 @@ bool StagePart::anywhere(Value value) const { return is_leaf(whole_.node(value))
 void StagePart::split_sums(Value value, const std::string& state) {
   if (anywhere(value)) return;
   const Node& node = whole_.node(value);
-  for (const size_t i : addends(node)) {
+  for (const size_t i : addends(whole_, node)) {
     const Value addend = node.inputs[i];
-    if (anywhere(addend) || whole_.type(addend) != whole_.type(value)) continue;
+    if (anywhere(addend)) continue;
     if (piece(addend) != piece(value)) {
       dropped_[{index(value.node), i}] = state;
       updates_.push_back({state, addend});
@@ -56,7 +48,7 @@ void StagePart::split_sums(Value value, const std::string& state) {
 bool StagePart::adds_to(Value value, const std::string& state) const {
   const Node& node = whole_.node(value);
   if (is_leaf(node)) return node.name == state;
-  return std::ranges::any_of(addends(node), [&](size_t i) {
+  return std::ranges::any_of(addends(whole_, node), [&](size_t i) {
     return !dropped_.contains({index(value.node), i}) && adds_to(node.inputs[i], state);
   });
 }

@@ -160,6 +160,7 @@ const OpFacts add = pointwise({.infer = binary,
                                .gradient = add_gradient,
                                .cost = per_result_element<1>,
                                .in_place = {0, 1},
+                               .addends = {0, 1},
                                .meaning = "a + b"});
 const OpFacts sub = pointwise({.infer = binary,
                                .place = place_linear,

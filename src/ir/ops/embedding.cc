@@ -114,6 +114,7 @@ const OpFacts embedding_grad = {
     },
     .precision = {ResultPrecision::kFloat32},
     .in_place = {2},
+    .addends = {2},
     .meaning = "c (or 0) plus dy[t] added to row ids[t]; rows = V"};
 
 const OpFacts rope = {

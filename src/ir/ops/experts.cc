@@ -251,6 +251,7 @@ const OpFacts grouped_matmul_wgrad = {
     .cost = grouped_cost,
     .precision = {ResultPrecision::kFloat32},
     .in_place = {3},
+    .addends = {3},
     .meaning = "dw[e] = dy^T x over the rows of expert e, 0 where it has none, plus c"};
 const OpFacts scaled_grouped_matmul = {.infer = scaled_grouped_matmul_type,
                                        .place = place_whole,

@@ -163,6 +163,7 @@ const OpFacts matmul = {.infer = matmul_type,
                         .cost = product_cost,
                         .in_place = {2},
                         .float32_in_place = true,
+                        .addends = {2},
                         .meaning =
                             "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa; float32: recipes leave it in float32"};
@@ -172,6 +173,7 @@ const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
                                .cost = product_cost,
                                .in_place = {4},
                                .float32_in_place = true,
+                               .addends = {4},
                                .meaning =
                                    "matmul of dequantized codes (+ c); those of b less their zero points; order: how "
                                    "the codes of b lie (docs/ir.md), absent: row after row"};
