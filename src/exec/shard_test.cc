@@ -9,6 +9,7 @@
 #include "exec/parts.h"
 #include "exec/testing/tiny_program.h"
 #include "ir/facts.h"
+#include "ir/text.h"
 #include "kernels/cpu/reference.h"
 
 namespace octet {
@@ -331,6 +332,35 @@ TEST(Shard, TakesEveryRecipeAndTarget) {
         }
       }
     }
+  }
+}
+
+TEST(Shard, ZeroPointsStayWithTheirCodes) {
+  for (const char* addend : {"_", "%bias"}) {
+    Program program;
+    program.add_graph(parse_graph(fmt::format(
+        "graph @forward role forward stage precise\n%x = input : bf16[4,96] @x %one = input : f32[1] @one\n"
+        "%bias = param : f32[16] @bias %w = state {{split=\"column\"}} : i4[16,96] @w.codes\n"
+        "%s = state : f32[3,16] @w.scale %z = state : i8[3,16] @w.zero\n"
+        "%y = scaled_matmul %x, %one, %w, %s, {}, %z {{trans_b=true, scaling_b=\"1x32\"}}\noutput @y %y\nend",
+        addend)));
+    program.add_state({.name = "bias", .type = {DType::kF32, {16}}});
+    const auto add = [&](const char* name, DType dtype, Shape shape, StateRole role) {
+      program.add_state({.name = name, .type = {dtype, shape}, .role = role, .param = "w"});
+    };
+    add("w.codes", DType::kI4, {16, 96}, StateRole::kCodes);
+    add("w.scale", DType::kF32, {3, 16}, StateRole::kScaleInv);
+    add("w.zero", DType::kI8, {3, 16}, StateRole::kZero);
+    CompileOptions options;
+    options.parallel.mesh = {{1, 1, 1, 2}};
+    ASSERT_TRUE(shard(program, options));
+    int products = 0;
+    for (const Node& node : program.graph("forward").nodes()) {
+      if (node.op != Op::kScaledMatmul) continue;
+      ++products;
+      EXPECT_TRUE(node.operand("b_zero").exists()) << print(program.graph("forward"));
+    }
+    EXPECT_EQ(products, 1);
   }
 }
 

@@ -1,5 +1,6 @@
 // How shard places products and gradients.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "ir/facts.h"
@@ -23,10 +24,13 @@ NodeId ShardedGraph::place_product(NodeId id, Node node) {
         scales = bring(scales, scales_layout(layout(node.inputs[side.input]), scaling));
     }
   }
+  if (node.op == Op::kScaledMatmul && node.operand("b_zero").exists()) {
+    Value& zero = node.inputs[static_cast<size_t>(operand_index(node.op, "b_zero"))];
+    zero = bring(zero, layout(node.inputs[b_input + 1]));
+  }
+  if (!node.operand("c").exists()) return graph().add(std::move(node));
   const auto c_input = static_cast<size_t>(operand_index(node.op, "c"));
-  if (c_input >= node.inputs.size()) return graph().add(std::move(node));
-  const Value c = node.inputs[c_input];
-  node.inputs.pop_back();
+  const Value c = std::exchange(node.inputs[c_input], Value::none());
   Node alone = node;
   if (!alone.attrs.has("to")) alone.attrs.set("to", std::string(dtype_name(node.results[0].dtype)));
   return add_to_product(old_node, std::move(node), alone, c, c_input);
@@ -38,7 +42,7 @@ NodeId ShardedGraph::add_to_product(const Node& old_node, Node node, const Node&
   const NodeId made = graph().add(alone);
   const Layout y = layout({made, 0});
   if (full ? layout(c) == y : !y.is_pending()) {
-    node.inputs.push_back(full ? c : bring(c, Layout().with_cuts_of(y, 1, 0)));
+    node.inputs[c_input] = full ? c : bring(c, Layout().with_cuts_of(y, 1, 0));
     return graph().add(std::move(node));  // the trial is dead
   }
   const Value sum = bring({made, 0}, is_row_value(old_c) && full ? settled({made, 0}, old_c) : y.settled());
@@ -57,7 +61,7 @@ void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
   if (node.op == Op::kAdd) {
     rest = node.inputs[1 - part];
   } else {
-    node.inputs.resize(part);
+    node.inputs[part] = Value::none();
     rest = {placed(id, std::move(node)), 0};
   }
   const Node& old_node = old_.node(id);
