@@ -86,6 +86,26 @@ int write_all(int file, const char* data, int64_t bytes) {
 
 constexpr const char* kOldContentKept = "the previous file, if any, is untouched";
 
+// `temporary`, emptied, for one writer of `path` at a time. A lock on a file that its writer has renamed or removed
+// meanwhile is worth nothing: it is taken anew on the one that has the name.
+int open_alone(const std::string& path, const std::string& temporary) {
+  for (;;) {
+    const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) return file;
+    // Other errors: the file system has no locks.
+    const bool taken = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat own {
+    }, named{};
+    const bool same = fstat(file, &own) == 0 && stat(temporary.c_str(), &named) == 0 && own.st_ino == named.st_ino;
+    if (!taken && same && ftruncate(file, 0) == 0) return file;
+    const int error_number = errno;
+    close(file);
+    check(!taken, ErrorCode::kInvalidArgument, "{}: another process is writing it: wait for it or choose another name",
+          path);
+    if (same) return errno = error_number, -1;
+  }
+}
+
 }  // namespace
 
 bool path_exists(const std::string& path) {
@@ -181,9 +201,7 @@ void write_file(const std::string& path, std::string_view content) {
 }
 
 FileWriter::FileWriter(std::string path)
-    : path_(std::move(path)),
-      temporary_(path_ + ".tmp"),
-      file_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), temporary_(path_ + ".tmp"), file_(open_alone(path_, temporary_)) {
   if (file_.value < 0) fail_write(path_, errno, kOldContentKept);
 }
 
@@ -214,6 +232,7 @@ void FileWriter::commit() {
   check(file_.value >= 0, ErrorCode::kInternal, "{}: committed twice", path_);
   flush();
   if (fsync(file_.value) != 0 && errno != EINVAL) fail_write(path_, errno, kOldContentKept);
+  const Descriptor lock(fcntl(file_.value, F_DUPFD_CLOEXEC, 0));  // held until the file has its name
   // Network file systems report a full disk only here. The descriptor is closed even on error.
   if (close(std::exchange(file_.value, -1)) != 0) {
     int error_number = errno;

@@ -54,7 +54,7 @@ struct Descriptor {
 };
 
 // Writes path + ".tmp"; commit() makes it durable and renames it to `path`. Without commit() the destructor removes it
-// and `path` keeps its old content, whatever failed.
+// and `path` keeps its old content, whatever failed. A second writer meanwhile throws kInvalidArgument.
 class FileWriter {
  public:
   explicit FileWriter(std::string path);

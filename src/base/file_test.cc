@@ -131,6 +131,20 @@ TEST_F(Files, UnfinishedWriterLeavesNothing) {
   EXPECT_EQ(error_of([&] { writer.commit(); }).code(), ErrorCode::kInternal);
 }
 
+TEST_F(Files, HaveOneWriterAtATime) {
+  const std::string path = folder.file("state");
+  FileWriter first(path);
+  first.write("first");
+  const Error error = error_of([&] { FileWriter second(path); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message().find("state: another process is writing it"), std::string::npos) << error.message();
+  first.commit();
+  EXPECT_EQ(read_file(path), "first");
+  FileWriter next(path);
+  next.commit();
+  EXPECT_EQ(read_file(path), "");
+}
+
 TEST_F(Files, Folders) {
   make_folders(folder.file("a/b/c"));
   make_folders(folder.file("a/b/c"));

@@ -1,5 +1,7 @@
 #include "base/json.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <vector>
 
@@ -26,8 +28,17 @@ Json parse_json(std::string_view text, const std::string& where, bool unique_key
             "{}: the name '{}' occurs twice", where, value.template get<std::string>());
     return true;
   };
+  const auto parse = [&](std::string_view of) {
+    keys.clear();
+    return Json::parse(of.begin(), of.end(), watch);
+  };
   try {
-    return Json::parse(text.begin(), text.end(), watch);
+    try {
+      return parse(text);
+    } catch (const nlohmann::json::out_of_range& error) {
+      if (error.id != kNumberOverflow) throw;
+      return parse(with_finite_numbers(text));
+    }
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
   }
@@ -35,6 +46,25 @@ Json parse_json(std::string_view text, const std::string& where, bool unique_key
 
 template nlohmann::json parse_json(std::string_view text, const std::string& where, bool unique_keys);
 template nlohmann::ordered_json parse_json(std::string_view text, const std::string& where, bool unique_keys);
+
+std::string with_finite_numbers(std::string_view text) {
+  std::string out;
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = at + 1;
+    if (text[at] == '"') {
+      while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, text.size());
+    } else if (text[at] == '-' || (text[at] >= '0' && text[at] <= '9')) {
+      end = std::min(text.find_first_not_of("0123456789+-.eE", at), text.size());
+      if (std::isinf(std::strtod(std::string(text.substr(at, end - at)).c_str(), nullptr))) {
+        out += text[at] == '-' ? "-1.7976931348623157e308" : "1.7976931348623157e308";
+        continue;
+      }
+    }
+    out.append(text.substr(at, end - at));
+  }
+  return out;
+}
 
 void fail_json_member(const nlohmann::json& object, const char* key, const std::string& where) {
   const bool present = object.is_object() && object.contains(key);

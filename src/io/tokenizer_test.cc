@@ -168,7 +168,9 @@ TEST(Tokenizer, ThePostProcessorSaysWhetherBosIsPutInFront) {
     write_file(folder.file("tokenizer.json"), head + "}");
     EXPECT_FALSE(load_tokenizer(folder.path())->adds_bos()) << add;
   }
-  write_file(folder.file("tokenizer.json"), head + ", \"x\": 1e999}");
+  write_file(folder.file("tokenizer.json"), head + ", \"x\": 1e999}");  // in a member that nobody reads
+  EXPECT_FALSE(load_tokenizer(folder.path())->adds_bos());
+  write_file(folder.file("tokenizer.json"), head + ", \"x\": 1e}");
   EXPECT_NE(error_of([&] { load_tokenizer(folder.path()); }).find("tokenizer.json"), std::string::npos);
 }
 
