@@ -107,7 +107,8 @@ IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::stri
   return view;
 }
 
-std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size) {
+std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size,
+                                                       int32_t begin_id) {
   std::shared_ptr<TokenDataset> set(new TokenDataset);
   set->prefix_ = prefix;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) set->prefix_.resize(prefix.size() - 4);
@@ -124,6 +125,7 @@ std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix
           set->index_.tokens);
   }
   set->vocab_size_ = vocab_size;
+  set->begin_id_ = begin_id;
   return set;
 }
 
@@ -161,6 +163,14 @@ void TokenDataset::read_counts(int64_t first, std::span<uint8_t> out) const {
   check_range(first, out.size());
   for (size_t i = 0; i < out.size(); ++i)
     out[i] = !has_mask() || mask_->bytes()[static_cast<size_t>(first) + i] != std::byte{0};
+  if (begin_id_ < 0 || out.empty()) return;
+  for (int64_t document = document_at(first); document < documents(); ++document) {
+    const int64_t at = document_begin(document) - first;
+    if (at >= std::ssize(out)) break;
+    int32_t id = -1;
+    if (at >= 0) copy(first + at, std::span(&id, 1));
+    if (id == begin_id_) out[static_cast<size_t>(at)] = 0;
+  }
 }
 
 void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {

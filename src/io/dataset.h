@@ -40,8 +40,10 @@ IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::stri
 
 class TokenDataset {
  public:
-  // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). PREFIX may be given with .bin or .idx at its end.
-  static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0);
+  // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). `begin_id` >= 0: the token that stands in front of
+  // documents, where it is no target. PREFIX may be given with .bin or .idx at its end.
+  static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0,
+                                                  int32_t begin_id = -1);
 
   int64_t tokens() const { return index_.tokens; }
   int64_t documents() const { return index_.documents; }
@@ -55,7 +57,8 @@ class TokenDataset {
   void read(int64_t first, std::span<int32_t> out) const;
 
   bool has_mask() const { return mask_.has_value(); }
-  // Whether tokens [first, first + out.size()) count as targets; all do without a mask.
+  bool all_count() const { return !mask_ && begin_id_ < 0; }
+  // Whether tokens [first, first + out.size()) count as targets: begin tokens and what a mask leaves out do not.
   void read_counts(int64_t first, std::span<uint8_t> out) const;
 
   // Of ids, document boundaries and the mask: all of them up to a million, else blocks spread evenly from the first to
@@ -72,6 +75,7 @@ class TokenDataset {
   MappedFile bin_, idx_;
   std::optional<MappedFile> mask_;
   int64_t vocab_size_ = 0;
+  int32_t begin_id_ = -1;
 };
 
 // Writes a PREFIX.bin/.idx pair, and PREFIX.mask if some tokens are no targets, document by document, as temporary
@@ -121,8 +125,9 @@ struct SampleOptions {
 
 struct TokenSample {
   std::vector<int32_t> tokens;  // L + 1 (fewer only at the end of a sequential epoch); targets are tokens[1..]
-  // Where documents begin inside the inputs tokens[0..L): always starts with 0. To keep sequences from attending across
-  // documents, cut segments here and ignore the target at each segment's last input (it belongs to the next document).
+  // Where documents begin inside tokens: always starts with 0. To keep sequences from attending across documents, cut
+  // segments here and ignore the target at each segment's last input (it belongs to the next document); that of the
+  // last input too, where a document begins at L.
   std::vector<int32_t> segments;
   std::vector<uint8_t> counts;  // whether each of the tokens counts as a target; empty: all do
 };

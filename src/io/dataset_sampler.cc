@@ -86,7 +86,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     const auto filled = static_cast<size_t>(out.tokens.size()), more = static_cast<size_t>(count);
     out.tokens.resize(filled + more);
     dataset_->read(first, std::span(out.tokens).subspan(filled));
-    if (!dataset_->has_mask()) return;
+    if (dataset_->all_count()) return;
     out.counts.resize(filled + more);
     dataset_->read_counts(first, std::span(out.counts).subspan(filled));
   };
@@ -103,7 +103,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     append(first, count);
     for (int64_t document = dataset_->document_at(first) + 1; document < dataset_->documents(); ++document) {
       const int64_t begin = dataset_->document_begin(document) - first;
-      if (begin >= count - 1) break;
+      if (begin >= count) break;
       if (begin > out.segments.back()) out.segments.push_back(static_cast<int32_t>(begin));
     }
     return;
@@ -118,7 +118,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     begin += size;
     if (skip >= size) continue;
     const int64_t take = std::min(size - skip, length + 1 - filled);
-    if (filled > 0 && filled < length) out.segments.push_back(static_cast<int32_t>(filled));
+    if (filled > 0) out.segments.push_back(static_cast<int32_t>(filled));
     append(dataset_->document_begin(document) + skip, take);
     filled += take;
   }

@@ -186,6 +186,30 @@ TEST(Dataset, MasksFollowTheirTokens) {
   EXPECT_FALSE(make_set(prefix, 40)->has_mask()) << "the mask of the earlier set was left";
 }
 
+// A vocabulary's begin token may be its end token too.
+TEST(Dataset, BeginTokensAreNoTargets) {
+  TempFolder folder;
+  DatasetWriter writer(folder.file("a"), TokenType::kU16);
+  for (const std::vector<int32_t>& ids : {std::vector<int32_t>{9, 1, 2, 9}, {3, 4, 9}, {9, 9}}) {
+    writer.append(ids);
+    writer.end_document();
+  }
+  writer.commit();
+  const auto counts_of = [](const TokenDataset& set, int64_t first, size_t count) {
+    std::vector<uint8_t> counts(count);
+    set.read_counts(first, counts);
+    return counts;
+  };
+  const auto set = TokenDataset::open(folder.file("a"), 10, /*begin_id=*/9);
+  EXPECT_EQ(counts_of(*set, 0, 9), (std::vector<uint8_t>{0, 1, 1, 1, 1, 1, 1, 0, 1}));
+  EXPECT_EQ(counts_of(*set, 5, 3), (std::vector<uint8_t>{1, 1, 0}));
+  EXPECT_TRUE(TokenDataset::open(folder.file("a"), 10)->all_count());
+  const TokenSampler sampler(set, {.length = 8, .order = SampleOrder::kSequential});
+  TokenSample sample;
+  sampler.get(0, sample);
+  EXPECT_EQ(sample.counts, counts_of(*set, 0, 9));
+}
+
 TEST(Dataset, LyingIndexesAreClearErrors) {
   TempFolder folder;
   make_set(folder.file("a"), 5);

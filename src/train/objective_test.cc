@@ -57,6 +57,39 @@ Graph table_graph(const char* labels, const char* rows, int64_t classes) {
   return graph;
 }
 
+// 10 documents of 32 tokens, of which the first is no target.
+TEST(BatchPacker, SeparateDocumentsHaveTheSameTargetsWhereverSequencesEnd) {
+  TempFolder folder;
+  DatasetWriter writer(folder.file("set"), TokenType::kU16);
+  for (int d = 0; d < 10; ++d) {
+    writer.append(std::vector<int32_t>(32, d));
+    writer.end_document();
+  }
+  writer.commit();
+  const auto set = TokenDataset::open(folder.file("set"));
+  for (const SampleOrder order : {SampleOrder::kSequential, SampleOrder::kShuffled}) {
+    for (const int64_t length : {29, 32, 40, 64, 96}) {
+      const TokenSampler sampler(set, {.length = length, .order = order});
+      int64_t targets = 0;
+      for (int64_t i = 0; i < sampler.samples_per_epoch(); ++i) {
+        TokenSample sample;
+        sampler.get(i, sample);
+        BatchPacker packer(1, length, true);
+        packer.add(sample);
+        Batch batch = packer.finish();
+        targets += batch.target_count;
+        for (size_t t = 0; t < static_cast<size_t>(length); ++t) {
+          const int32_t target = batch.ints("targets")[t];
+          EXPECT_TRUE(target < 0 || target == batch.ints("ids")[t]) << "of another document, length " << length;
+        }
+      }
+      if (order == SampleOrder::kSequential) {
+        EXPECT_EQ(targets, 310) << length;
+      }
+    }
+  }
+}
+
 // Tensors that table_graph does not read.
 class WithoutPlaces : public Objective {
  public:
