@@ -135,7 +135,7 @@ class Trainer {
 void over_texts(const std::vector<std::string>& inputs, const TextOptions& options, int threads, TextCounts& counts,
                 const std::function<void(int worker, const TextPiece&)>& body,
                 const std::function<void(const CorpusProgress&)>& progress) {
-  CorpusReader reader(list_corpus(inputs));
+  CorpusReader reader(list_corpus(inputs), options);
   CorpusProgress state{.total_disk_bytes = reader.total_disk_bytes()};
   run_over_corpus(reader, threads, [&](int worker, const CorpusBatch& batch) -> std::function<void()> {
     auto found = std::make_shared<TextCounts>();

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "io/dataset.h"
 
@@ -78,12 +79,14 @@ std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& option
   const std::string name = fs::path(options.output).filename().string();
   std::string json = fmt::format(
       "{{\n  \"tokenizer\": {{\"kind\": {}, \"fingerprint\": {}, \"vocab_size\": {}, \"eos_id\": {}, \"path\": {}, "
-      "\"source\": {}}},\n  \"dtype\": \"{}\",\n  \"end_of_document\": {},\n  \"invalid_utf8_places\": {},\n"
+      "\"source\": {}, \"bos_id\": {}}},\n  \"dtype\": \"{}\",\n  \"begin_of_document\": {},\n  \"end_of_document\": "
+      "{},\n  \"invalid_utf8_places\": {},\n"
       "  \"unknown_places\": {},\n  \"unknown_dropped\": {},\n  \"skipped_lines\": {},\n  \"splits\": [",
       json_quote(tokenizer.kind()), json_quote(tokenizer.fingerprint()), tokenizer.vocab_size(), tokenizer.eos_id(),
-      json_quote(name + "_tokenizer"), json_quote(options.tokenizer_path), result.dtype,
-      options.append_eod && tokenizer.eos_id() >= 0, result.text.invalid_places, result.unknown_places,
-      options.unknown == UnknownText::Policy::kDrop, result.text.skipped_lines);
+      json_quote(name + "_tokenizer"), json_quote(options.tokenizer_path), tokenizer.bos_id(), result.dtype,
+      options.prepend_bos && tokenizer.adds_bos(), options.append_eod && tokenizer.eos_id() >= 0,
+      result.text.invalid_places, result.unknown_places, options.unknown == UnknownText::Policy::kDrop,
+      result.text.skipped_lines);
   const char* comma = "\n";
   for (const SplitInfo& split : result.splits) {
     json += fmt::format("{}    {{\"name\": \"{}\", \"prefix\": {}, \"documents\": {}, \"tokens\": {}, \"bytes\": {}}}",
@@ -123,9 +126,20 @@ void cut_by_tokens(const Tokenizer& tokenizer, const std::string& whole, const P
       block.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, set->tokens() - at)));
       set->read(at, block);
       for (int32_t id : block) {
-        if (id != tokenizer.eos_id()) splits[part].bytes += static_cast<int64_t>(tokenizer.token_bytes(id).size());
+        if (id != tokenizer.eos_id() && id != tokenizer.bos_id())
+          splits[part].bytes += static_cast<int64_t>(tokenizer.token_bytes(id).size());
       }
     }
+  }
+}
+
+// Names sets under PREFIX that its record does not describe.
+void warn_of_earlier_sets(const std::string& prefix, const std::vector<SplitInfo>& splits) {
+  for (const char* name : {"", "_train", "_val", "_test"}) {
+    const std::string other = prefix + name;
+    const bool written = std::ranges::count(splits, other, &SplitInfo::prefix) > 0;
+    if (!written && path_exists(other + ".idx") && (*name == 0 || !path_exists(other + ".json")))
+      log_warning("{}.bin is left from an earlier set, which {}.json does not describe: delete it", other, prefix);
   }
 }
 
@@ -149,11 +163,15 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   result.dtype = type == TokenType::kU16 ? "u16" : "i32";
   check(fs::path(options.output).has_filename(), ErrorCode::kInvalidArgument,
         "the output '{}' names a folder: add the beginning of the file names, as in data/corpus", options.output);
-  CorpusReader reader(list_corpus(options.inputs));
+  CorpusReader reader(list_corpus(options.inputs, options.tokenizer_path), options.text);
+  const std::string record_path = options.output + ".json";
+  std::error_code ignored;
   for (const CorpusFile& file : reader.files())
-    check(options.text.prompt_key.empty() || file.json_lines, ErrorCode::kInvalidArgument,
-          "--prompt-key {}: {} is text, which has no keys: give .jsonl files", options.text.prompt_key, file.path);
+    for (const char* written : {".json", ".bin", ".idx", ".mask"})
+      check(!fs::equivalent(file.path, options.output + written, ignored), ErrorCode::kInvalidArgument,
+            "--out {} would write over {}, which is an input: choose another PREFIX", options.output, file.path);
   make_folders(parent_folder(options.output));
+  FileWriter record(record_path);  // from the beginning: one process at a time writes PREFIX
 
   ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
   std::vector<std::unique_ptr<DatasetWriter>> writers;
@@ -162,6 +180,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   } else {
     for (const SplitInfo& split : result.splits) writers.push_back(std::make_unique<DatasetWriter>(split.prefix, type));
   }
+  const int32_t begin = options.prepend_bos && tokenizer.adds_bos() ? tokenizer.bos_id() : -1;
   const int32_t eod = options.append_eod ? tokenizer.eos_id() : -1;
   const int threads = options.threads > 0 ? options.threads : thread_count();
   CorpusProgress progress{.total_disk_bytes = reader.total_disk_bytes()};
@@ -199,6 +218,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     encoded->ids.reserve(batch.bytes.size() / 3);
     each_text(batch, reader.files(), options.text, encoded->counts, [&](const TextPiece& piece) {
       UnknownText unknown{.policy = options.unknown};
+      if (piece.begins_document && begin >= 0) encoded->ids.push_back(begin);
       try {
         tokenizer.encode_to(piece.text, {.text_start = piece.begins_document, .unknown = &unknown}, encoded->ids);
       } catch (const Error& error) {
@@ -226,31 +246,34 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     split.tokens = writers[i]->tokens();
     split.bytes = bytes[i];
   }
-  std::error_code ignored;
-  fs::remove(options.output + ".json", ignored);  // an earlier record must not describe a mixture of old and new files
+  fs::remove(record_path, ignored);  // an earlier record must not describe a mixture of old and new files
   for (auto& writer : writers) writer->commit();
   if (cut) cut_by_tokens(tokenizer, whole.prefix, options, result.splits, progress.tokens);
   tokenizer.save(options.output + "_tokenizer");
-  write_file(options.output + ".json", record_json(tokenizer, options, result));
+  record.write(record_json(tokenizer, options, result));
+  record.commit();
+  warn_of_earlier_sets(options.output, result.splits);
   return result;
 }
 
 DatasetInfo read_dataset_info(const std::string& prefix) {
-  std::string base = prefix;
-  if (base.ends_with(".bin") || base.ends_with(".idx")) base.resize(base.size() - 4);
-  const size_t split = base.rfind('_');
+  DatasetInfo info{.base = prefix};
+  if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) info.base.resize(prefix.size() - 4);
+  const size_t split = info.base.rfind('_');
   std::error_code error;
-  if (!fs::exists(base + ".json", error) && split != std::string::npos) base.resize(split);
-  const std::string path = base + ".json";
+  if (!fs::exists(info.base + ".json", error) && split != std::string::npos) info.base.resize(split);
+  const std::string path = info.base + ".json";
   try {
     const nlohmann::json root = parse_json(read_file(path), path);
-    DatasetInfo info;
     const nlohmann::json& tokenizer = root.at("tokenizer");
     const fs::path folder = fs::path(path).parent_path();
     info.tokenizer_path = (folder / tokenizer.at("path").get<std::string>()).string();
     info.tokenizer_fingerprint = tokenizer.at("fingerprint").get<std::string>();
     info.vocab_size = json_get<int64_t>(tokenizer, "vocab_size", path);
     info.eos_id = json_get<int32_t>(tokenizer, "eos_id", path);
+    if (root.contains("begin_of_document"))
+      info.begin_id =
+          json_get<bool>(root, "begin_of_document", path) ? json_get<int32_t>(tokenizer, "bos_id", path) : -1;
     for (const nlohmann::json& each : root.at("splits")) {
       info.splits.push_back({each.at("name").get<std::string>(),
                              (folder / each.at("prefix").get<std::string>()).string(),
@@ -261,6 +284,53 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
   } catch (const nlohmann::json::exception& problem) {
     fail(ErrorCode::kCorrupt, "{}: not the record of a prepared set: {}", path, problem.what());
   }
+}
+
+std::optional<DatasetInfo> find_dataset_info(const std::string& prefix) {
+  try {
+    return read_dataset_info(prefix);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    return std::nullopt;
+  }
+}
+
+std::shared_ptr<const TokenDataset> open_prepared_set(const std::string& prefix, int64_t vocab_size) {
+  const std::optional<DatasetInfo> info = find_dataset_info(prefix);
+  const auto set = TokenDataset::open(prefix, vocab_size, info ? info->begin_id.value_or(-1) : -1);
+  if (!info) return set;
+  const auto recorded = std::ranges::find_if(info->splits, [&](const SplitInfo& split) {
+    return set->prefix() == info->base + (split.name == "all" ? "" : "_" + split.name);
+  });
+  check(recorded != info->splits.end() && recorded->tokens == set->tokens() && recorded->documents == set->documents(),
+        ErrorCode::kInvalidArgument,
+        "{}.bin ({} tokens, {} documents) is not of the set that {}.json records{}: it is left from an earlier one, "
+        "perhaps of another tokenizer; make it anew with octet data, or delete it",
+        set->prefix(), set->tokens(), set->documents(), info->base,
+        recorded == info->splits.end() ? "" : fmt::format(" ({} tokens)", recorded->tokens));
+  if (!info->begin_id && path_exists(info->tokenizer_path) && load_tokenizer(info->tokenizer_path)->adds_bos())
+    log_warning(
+        "{}: its documents lack the begin token that their vocabulary puts in front of texts: make it anew with octet "
+        "data (--no-bos: without one, on purpose)",
+        set->prefix());
+  return set;
+}
+
+std::vector<int32_t> encode_corpus(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
+                                   const TextOptions& options, int32_t begin_id, int64_t most) {
+  std::vector<int32_t> ids;
+  TextCounts counts;
+  CorpusReader reader(list_corpus(inputs), options);
+  const auto done = [&] { return most > 0 && std::ssize(ids) >= most; };
+  for (CorpusBatch batch; !done() && reader.next(batch);) {
+    each_text(batch, reader.files(), options, counts, [&](const TextPiece& piece) {
+      if (done()) return;
+      if (piece.begins_document && begin_id >= 0) ids.push_back(begin_id);
+      const int64_t enough = most > 0 ? std::max<int64_t>(most - std::ssize(ids), 1) : 0;
+      tokenizer.encode_to(piece.text, {.text_start = piece.begins_document, .enough = enough}, ids);
+    });
+  }
+  return ids;
 }
 
 }  // namespace octet

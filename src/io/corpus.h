@@ -1,13 +1,14 @@
 // Corpora: reading them as a stream of batches of about a megabyte, text files (one document each) or JSON lines (one
-// document a line), both plain, .gz or .zst; the texts of the documents in a batch, with invalid UTF-8 handled by the
-// chosen policy; and preparing them for training: a reader, tokenising workers and one ordered writer over bounded
-// queues, so that memory depends on the number of workers and not on the corpus, and the result does not depend on the
-// number of workers.
+// document a line), both plain, .gz or .zst, told apart by what they hold; the texts of the documents in a batch, with
+// invalid UTF-8 handled by the chosen policy; and preparing them for training: a reader, tokenising workers and one
+// ordered writer over bounded queues, so that memory depends on the number of workers and not on the corpus, and the
+// result does not depend on the number of workers.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,14 +22,15 @@ struct CorpusFile {
   std::string path;
   Packing packing = Packing::kPlain;
   bool json_lines = false;
-  bool from_folder = false;  // found by walking a folder: skipped when it looks binary
+  bool named_json = false;   // .json
+  bool from_folder = false;  // found by walking a folder: skipped when it is binary
   int64_t bytes = 0;         // on disk
 };
 
-// Files, folders (walked in name order; hidden entries left out) and globs. By name: .jsonl and .ndjson hold JSON
-// lines, anything else text; .gz and .zst after it are unpacked. No match, a missing path or a device is an
-// error.
-std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs);
+// Files, folders (walked in name order; hidden entries left out) and globs; .gz and .zst are unpacked. What octet
+// writes (sets, vocabularies, runs) and the path `tokenizer` are left out, with a warning. No match, a missing path or
+// a device is an error.
+std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs, const std::string& tokenizer = "");
 
 // A part of a batch that comes from one place of one file.
 struct CorpusSegment {
@@ -46,14 +48,37 @@ struct CorpusBatch {
   int64_t disk_bytes = 0;  // consumed from disk up to the end of this batch, over all files
 };
 
+enum class Utf8Policy {
+  kKeep,     // bytes are passed to the tokenizer unchanged (in JSON text they are replaced), counted
+  kReplace,  // each invalid sequence becomes U+FFFD, counted
+  kError,    // an error with file and byte or line
+};
+
+enum class CorpusFormat {
+  kAuto,  // JSON lines where a file is named .jsonl or .ndjson, or its first line is an object with the key; else text
+  kText,
+  kJsonLines,
+};
+
+struct TextOptions {
+  CorpusFormat format = CorpusFormat::kAuto;
+  std::string json_key = "text";
+  std::string
+      prompt_key;  // of JSON lines: a text before it, in the same document, whose tokens are no targets; "" none
+  Utf8Policy utf8 = Utf8Policy::kKeep;
+  bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
+};
+
+class TokenDataset;
 class ByteSource;  // one opened file, unpacked
 
 class CorpusReader {
  public:
-  explicit CorpusReader(std::vector<CorpusFile> files, size_t batch_bytes = 1 << 20);
+  explicit CorpusReader(std::vector<CorpusFile> files, TextOptions options = {}, size_t batch_bytes = 1 << 20);
   ~CorpusReader();
 
-  // False at the end. Throws on unreadable files and truncated or damaged compression, naming file and byte.
+  // False at the end. Throws on unreadable files and truncated or damaged compression, naming file and byte; on files
+  // that hold no UTF-8 text, and on JSON that is neither lines with the key nor asked for as text, naming the kind.
   bool next(CorpusBatch& batch);
   const std::vector<CorpusFile>& files() const { return files_; }
   int64_t total_disk_bytes() const { return total_; }
@@ -61,9 +86,11 @@ class CorpusReader {
 
  private:
   bool open_next();
+  bool settle_format(CorpusFile& file);
   void take_from_file(CorpusBatch& batch);
 
   std::vector<CorpusFile> files_;
+  TextOptions options_;
   size_t batch_bytes_;
   size_t current_ = 0, opened_ = 0;
   std::unique_ptr<ByteSource> source_;
@@ -78,19 +105,9 @@ class CorpusReader {
 // else after a newline, else between characters. 0 if there is no such position and `must` is false.
 size_t find_text_cut(std::string_view text, bool must);
 
-enum class Utf8Policy {
-  kKeep,     // bytes are passed to the tokenizer unchanged (in JSON text they are replaced), counted
-  kReplace,  // each invalid sequence becomes U+FFFD, counted
-  kError,    // an error with file and byte or line
-};
-
-struct TextOptions {
-  std::string json_key = "text";
-  std::string
-      prompt_key;  // of JSON lines: a text before it, in the same document, whose tokens are no targets; "" none
-  Utf8Policy utf8 = Utf8Policy::kKeep;
-  bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
-};
+// What a line holds: a JSON object with a text under `key`, another one, or something else.
+enum class LineKind { kText, kOtherObject, kNoObject };
+LineKind kind_of_line(std::string_view line, const std::string& key);
 
 struct TextCounts {
   int64_t bytes = 0;           // of text returned
@@ -127,6 +144,7 @@ struct PrepareOptions {
   std::string tokenizer_path;  // recorded; the tokenizer is also copied to PREFIX_tokenizer/
   TextOptions text;
   UnknownText::Policy unknown = UnknownText::Policy::kToken;  // for text without a token
+  bool prepend_bos = true;       // put the begin token, where the tokenizer does so, in front of each document
   bool append_eod = true;        // append the tokenizer's eos, if it has one, to each document
   std::vector<double> split;     // fractions of train, validation [, test]; empty = one set named PREFIX
   bool split_by_tokens = false;  // contiguous parts of the token stream instead of whole documents
@@ -149,16 +167,30 @@ struct PrepareResult {
   std::string dtype;
 };
 
-// Writes PREFIX.bin/.idx (or PREFIX_train.., PREFIX_val.., PREFIX_test..), PREFIX_tokenizer/ and PREFIX.json.
+// Writes PREFIX.bin/.idx (or PREFIX_train.., PREFIX_val.., PREFIX_test..), PREFIX_tokenizer/ and PREFIX.json. Throws
+// kInvalidArgument while another process writes PREFIX, and where PREFIX.json is an input.
 PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& options);
 
 // Contents of PREFIX.json; `prefix` may be that of a split (PREFIX_train).
 struct DatasetInfo {
+  std::string base;  // PREFIX
   std::string tokenizer_path, tokenizer_fingerprint;
   int64_t vocab_size = 0;
   int32_t eos_id = -1;
+  std::optional<int32_t> begin_id;  // of the token in front of documents, -1: there is none; nothing: not recorded
   std::vector<SplitInfo> splits;
 };
 DatasetInfo read_dataset_info(const std::string& prefix);
+// Nothing for a .bin/.idx pair made elsewhere, which has no record of its tokenizer.
+std::optional<DatasetInfo> find_dataset_info(const std::string& prefix);
+
+// A set, with what its record says of begin tokens. Throws kInvalidArgument where the record describes another set than
+// the one that is there; warns where documents lack the begin token that their vocabulary puts in front of texts.
+std::shared_ptr<const TokenDataset> open_prepared_set(const std::string& prefix, int64_t vocab_size = 0);
+
+// The tokens of texts (list_corpus), each document behind the token `begin_id` where it is >= 0: all, or at least the
+// first `most` > 0.
+std::vector<int32_t> encode_corpus(const Tokenizer& tokenizer, const std::vector<std::string>& inputs,
+                                   const TextOptions& options, int32_t begin_id, int64_t most);
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// See corpus.h: listing inputs, opening them and cutting their bytes into batches. A compressed file that ends
-// early is an error, never a short document.
+// See corpus.h: listing inputs, opening them, settling by their first bytes how they are read and cutting them into
+// batches. A compressed file that ends early is an error, never a short document.
 #include "io/corpus.h"
 
 #include <fcntl.h>
@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "io/tokenizer_utf8.h"
 
 namespace octet {
@@ -143,6 +145,53 @@ constexpr size_t kLongestUncut = 16 << 20;   // of text without a position to cu
 constexpr size_t kLongestLine = 1ull << 30;  // of JSON
 constexpr size_t kBinaryProbe = 8 << 10;     // a NUL this early means the file is not text
 
+// How files that hold no UTF-8 text begin.
+constexpr struct {
+  size_t at;
+  std::string_view bytes, kind;
+} kKinds[] = {{0, "\x1f\x8b", "gzip data (unpacked where the name ends in .gz)"},
+              {0, "\x28\xb5\x2f\xfd", "zstd data (unpacked where the name ends in .zst)"},
+              {4, "1AY&SY", "bzip2 data"},
+              {0, "\xfd\x37zXZ", "xz data"},
+              {0, "\x04\x22\x4d\x18", "lz4 data"},
+              {0, "7z\xbc\xaf", "a 7z archive"},
+              {0, "PK\x03\x04", "a zip archive or an office document"},
+              {257, "ustar", "a tar archive"},
+              {0, "%PDF-", "a PDF"},
+              {0, "{\\rtf", "an RTF document"},
+              {0, "PAR1", "a Parquet file"},
+              {0, "ARROW1", "an Arrow file"},
+              {0, "MMIDIDX", "the index of prepared tokens"},
+              {0, "\xff\xfe", "UTF-16 text (iconv -f UTF-16 -t UTF-8)"},
+              {0, "\xfe\xff", "UTF-16 text (iconv -f UTF-16 -t UTF-8)"}};
+
+// What the first bytes of a file say it is instead of UTF-8 text; "": nothing.
+std::string_view kind_of(std::string_view head, bool json_lines) {
+  for (const auto& [at, bytes, kind] : kKinds)
+    if (head.size() > at && head.substr(at).starts_with(bytes)) return kind;
+  return json_lines || head.find('\0') == std::string_view::npos ? "" : "binary (it holds bytes of zero)";
+}
+
+// Whether octet wrote it: a run, a vocabulary, or a file of a prepared set (which has PREFIX_tokenizer beside it).
+bool is_own_output(const fs::path& path) {
+  std::error_code error;
+  const std::string name = path.filename().string(), extension = path.extension().string();
+  std::string prefix = path.string();
+  if (fs::is_directory(path, error)) {
+    if (fs::exists(path / "log.jsonl", error) && fs::exists(path / "config.yaml", error)) return true;
+    if (!name.ends_with("_tokenizer")) return false;
+    return prefix.resize(prefix.size() - 10), fs::exists(prefix + ".json", error);
+  }
+  if (name == "tokenizer.json" || name == "tokenizer_config.json" || name == "characters.json") return true;
+  if (extension != ".json" && extension != ".bin" && extension != ".idx" && extension != ".mask") return false;
+  prefix.resize(prefix.size() - extension.size());
+  for (const std::string_view split : {"", "_train", "_val", "_test"})
+    if (prefix.ends_with(split) &&
+        fs::is_directory(prefix.substr(0, prefix.size() - split.size()) + "_tokenizer", error))
+      return true;
+  return false;
+}
+
 CorpusFile describe(const fs::path& path, bool from_folder) {
   CorpusFile file;
   file.path = path.string();
@@ -164,11 +213,13 @@ CorpusFile describe(const fs::path& path, bool from_folder) {
   } else if (strip(".zst") || strip(".zstd")) {
     file.packing = CorpusFile::Packing::kZstd;
   }
+  file.named_json = name.ends_with(".json");
   file.json_lines = name.ends_with(".jsonl") || name.ends_with(".ndjson");
   return file;
 }
 
-void walk(const fs::path& folder, std::vector<CorpusFile>& files) {
+void walk(const fs::path& folder, const std::function<bool(const fs::path&)>& left_out,
+          std::vector<CorpusFile>& files) {
   std::vector<fs::path> entries;
   std::error_code problem;
   fs::directory_iterator listing(folder, problem);
@@ -179,8 +230,9 @@ void walk(const fs::path& folder, std::vector<CorpusFile>& files) {
   std::sort(entries.begin(), entries.end());
   for (const fs::path& path : entries) {
     std::error_code error;
+    if (left_out(path)) continue;
     if (fs::is_directory(path, error)) {
-      if (!fs::is_symlink(path, error)) walk(path, files);  // links to folders may form a circle
+      if (!fs::is_symlink(path, error)) walk(path, left_out, files);  // links to folders may form a circle
     } else if (fs::is_regular_file(path, error)) {
       files.push_back(describe(path, true));
     }
@@ -191,14 +243,21 @@ bool is_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
 }  // namespace
 
-std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs) {
+std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs, const std::string& tokenizer) {
   std::vector<CorpusFile> files;
+  std::vector<std::string> own;
+  const auto left_out = [&](const fs::path& path) {
+    std::error_code error;
+    if (!is_own_output(path) && (tokenizer.empty() || !fs::equivalent(path, tokenizer, error))) return false;
+    own.push_back(path.string());
+    return true;
+  };
   const auto add = [&](const std::string& path) {
     std::error_code error;
     if (fs::is_directory(path, error)) {
-      const size_t before = files.size();
-      walk(path, files);
-      check(files.size() > before, ErrorCode::kNotFound, "{}: the folder holds no files", path);
+      const size_t before = files.size() + own.size();
+      walk(path, left_out, files);
+      check(files.size() + own.size() > before, ErrorCode::kNotFound, "{}: the folder holds no files", path);
     } else {
       files.push_back(describe(path, false));
     }
@@ -207,7 +266,7 @@ std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     std::error_code error;
     if (fs::exists(input, error)) {
-      add(input);
+      if (!is_own_output(input) || !left_out(input)) add(input);
       continue;
     }
     glob_t found{};
@@ -216,8 +275,13 @@ std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs) {
     if (result == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
     ::globfree(&found);
     check(!paths.empty(), ErrorCode::kNotFound, "{}: no such file, folder or matching glob", input);
-    for (const std::string& path : paths) add(path);
+    for (const std::string& path : paths)
+      if (!left_out(path)) add(path);
   }
+  if (!own.empty())
+    log_warning("{} file(s) or folder(s) that octet wrote are no text of the corpus and left out: {}{}", own.size(),
+                fmt::join(own.begin(), own.begin() + std::min<ptrdiff_t>(std::ssize(own), 8), ", "),
+                own.size() > 8 ? ", ..." : "");
   return files;
 }
 
@@ -230,26 +294,49 @@ size_t find_text_cut(std::string_view text, bool must) {
   return text.size() - utf8_incomplete_suffix(text);
 }
 
-CorpusReader::CorpusReader(std::vector<CorpusFile> files, size_t batch_bytes)
-    : files_(std::move(files)), batch_bytes_(batch_bytes) {
+CorpusReader::CorpusReader(std::vector<CorpusFile> files, TextOptions options, size_t batch_bytes)
+    : files_(std::move(files)), options_(std::move(options)), batch_bytes_(batch_bytes) {
   for (const CorpusFile& file : files_) total_ += file.bytes;
 }
 
 CorpusReader::~CorpusReader() = default;
+
+// Whether an opened file is read, as JSON lines or as text.
+bool CorpusReader::settle_format(CorpusFile& file) {
+  const std::string_view kind = kind_of(std::string_view(pending_).substr(0, kBinaryProbe), file.json_lines);
+  if (!kind.empty() && file.from_folder) return ++binary_skipped_, false;
+  check(kind.empty() || options_.format == CorpusFormat::kText, ErrorCode::kInvalidArgument,
+        "{}: is {}, not UTF-8 text: convert or unpack it first (--format text reads it as it is)", file.path, kind);
+  if (options_.format != CorpusFormat::kAuto) file.json_lines = options_.format == CorpusFormat::kJsonLines;
+  if (options_.format != CorpusFormat::kAuto || file.json_lines) return true;
+  const size_t begin = std::min(pending_.find_first_not_of("\xEF\xBB\xBF \t\r\n"), pending_.size());
+  if (begin == pending_.size() || (pending_[begin] != '{' && !(pending_[begin] == '[' && file.named_json))) return true;
+  const auto line_end = [&] { return std::min(pending_.find('\n', begin), pending_.size()); };
+  while (line_end() == pending_.size() && pending_.size() < kLongestUncut && !file_ended_)
+    file_ended_ = !source_->read(pending_, kReadBytes);
+  const size_t end = line_end();
+  const LineKind line = kind_of_line(std::string_view(pending_).substr(begin, end - begin), options_.json_key);
+  file.json_lines = line == LineKind::kText;
+  const bool lines = line == LineKind::kOtherObject && pending_.find_first_not_of(" \t\r\n", end) != std::string::npos;
+  constexpr const char* ways = "--key names the key of its texts; --format text or jsonl says how to read it";
+  check(file.from_folder || line == LineKind::kText || (line == LineKind::kNoObject && !file.named_json),
+        ErrorCode::kInvalidArgument,
+        "{}: holds JSON, in no lines with a text under \"{}\": {}; an array becomes lines by jq -c '.[]'", file.path,
+        options_.json_key, ways);
+  if (lines) log_warning("{}: holds JSON lines without a \"{}\", read as text: {}", file.path, options_.json_key, ways);
+  return true;
+}
 
 bool CorpusReader::open_next() {
   if (source_ != nullptr) done_bytes_ += files_[current_].bytes;
   source_.reset();
   while (opened_ < files_.size()) {
     current_ = opened_++;
-    const CorpusFile& file = files_[current_];
+    CorpusFile& file = files_[current_];
     source_ = open_source(file);
     pending_.clear();
     file_ended_ = !source_->read(pending_, kReadBytes);
-    const std::string_view head = std::string_view(pending_).substr(0, kBinaryProbe);
-    const bool binary = file.from_folder && !file.json_lines && head.find('\0') != std::string_view::npos;
-    if (binary) ++binary_skipped_;
-    if (file_ended_ || binary) {  // an empty file holds no document
+    if (file_ended_ || !settle_format(file)) {  // an empty file holds no document
       done_bytes_ += file.bytes;
       source_.reset();
       continue;

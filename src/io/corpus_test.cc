@@ -122,6 +122,116 @@ TEST_F(Corpus, PromptsAreNoTargets) {
   EXPECT_NE(prepare_error({folder.file("c.txt")}).find("c.txt is text, which has no keys"), std::string::npos);
 }
 
+// <s> = 0 in front of texts, </s> = 1 behind documents.
+std::unique_ptr<Tokenizer> beginning_tokenizer(const std::string& folder, const std::string& begin = "<s>") {
+  BpeVocabulary vocabulary = train_bpe({{"hello", 10}}, {.vocab_size = 259, .special_tokens = {"<s>", "</s>"}});
+  vocabulary.bos = begin, vocabulary.eos = "</s>", vocabulary.adds_bos = true;
+  make_bpe(std::move(vocabulary), "test")->save(folder);
+  return load_tokenizer(folder);
+}
+
+std::vector<std::vector<int32_t>> documents_of(const TokenDataset& set) {
+  std::vector<std::vector<int32_t>> documents;
+  for (int64_t d = 0; d < set.documents(); ++d) {
+    documents.emplace_back(static_cast<size_t>(set.document_length(d)));
+    set.read(set.document_begin(d), documents.back());
+  }
+  return documents;
+}
+
+std::string counts_of(const TokenDataset& set) {
+  std::vector<uint8_t> counts(static_cast<size_t>(set.tokens()));
+  set.read_counts(0, counts);
+  std::string shown;
+  for (const uint8_t each : counts) shown += each != 0 ? '1' : '0';
+  return shown;
+}
+
+TEST_F(Corpus, DocumentsBeginAsTheVocabularySays) {
+  write_file(folder.file("a.txt"), "abc");
+  write_file(folder.file("b.jsonl"), "{\"text\": \"de\", \"ask\": \"f\"}\n");
+  for (const char* begin : {"<s>", "</s>"}) {  // one token may begin and end documents
+    tokenizer = beginning_tokenizer(folder.file("tok"), begin);
+    ASSERT_TRUE(tokenizer->adds_bos());
+    options.text.prompt_key.clear();
+    prepare({folder.file("a.txt"), folder.file("b.jsonl")});
+    auto set = open_prepared_set(folder.file("out/set"));
+    EXPECT_EQ(documents_of(*set)[0], tokenizer->encode("abc", {.add_bos = true, .add_eos = true}));
+    EXPECT_EQ(documents_of(*set)[1], tokenizer->encode("de", {.add_bos = true, .add_eos = true}));
+    EXPECT_EQ(counts_of(*set), "011110111") << "a begin token is no target, an end token is one";
+    options.text.prompt_key = "ask";
+    prepare({folder.file("b.jsonl")});
+    set = open_prepared_set(folder.file("out/set"));
+    EXPECT_EQ(documents_of(*set)[0], tokenizer->encode("fde", {.add_bos = true, .add_eos = true}));
+    EXPECT_EQ(counts_of(*set), "00111");
+  }
+  options.prepend_bos = false;
+  prepare({folder.file("b.jsonl")});
+  const auto set = open_prepared_set(folder.file("out/set"));
+  EXPECT_EQ(documents_of(*set)[0], tokenizer->encode("fde", {.add_eos = true}));
+  EXPECT_EQ(counts_of(*set), "0111");
+  EXPECT_EQ(encode_corpus(*tokenizer, {folder.file("a.txt"), folder.file("b.jsonl")}, {}, 7, 0).size(), 7u);
+  EXPECT_EQ(encode_corpus(*tokenizer, {folder.file("a.txt"), folder.file("b.jsonl")}, {}, 7, 3).size(), 4u);
+}
+
+TEST_F(Corpus, SetsWithoutTheBeginTokenSaySo) {
+  write_file(folder.file("a.txt"), "abc");
+  const auto said = [&] {
+    testing::internal::CaptureStderr();
+    open_prepared_set(folder.file("out/set"));
+    return testing::internal::GetCapturedStderr();
+  };
+  for (const bool begins : {false, true}) {
+    tokenizer = begins ? beginning_tokenizer(folder.file("tok")) : byte_tokenizer();
+    prepare({folder.file("a.txt")});
+    EXPECT_EQ(said(), "");
+    std::string record = read_file(folder.file("out/set.json"));
+    const std::string member = fmt::format("\n  \"begin_of_document\": {},", begins);
+    ASSERT_NE(record.find(member), std::string::npos) << record;
+    write_file(folder.file("out/set.json"), record.erase(record.find(member), member.size()));  // as written before
+    EXPECT_EQ(said().find("lack the begin token") != std::string::npos, begins);
+  }
+}
+
+TEST_F(Corpus, FilesOfAnEarlierSetAreRefused) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += fmt::format("{{\"text\": \"document {}\"}}\n", i);
+  write_file(folder.file("a.jsonl"), lines);
+  options.split = {0.5, 0.25, 0.25};
+  prepare({folder.file("a.jsonl")});
+  fs::copy(folder.file("out"), folder.file("earlier"));
+  options.split = {};
+  prepare({folder.file("a.jsonl")});
+  const auto refused = [&](const char* name) {
+    return error_of([&] { open_prepared_set(folder.file("out/") + name); }).find("left from an earlier one") !=
+           std::string::npos;
+  };
+  EXPECT_FALSE(refused("set"));
+  for (const char* part : {"set_train", "set_val", "set_test"}) EXPECT_TRUE(refused(part)) << part;
+  options.split = {0.6, 0.4};
+  prepare({folder.file("a.jsonl")});
+  EXPECT_TRUE(refused("set"));
+  EXPECT_TRUE(refused("set_test"));
+  EXPECT_FALSE(refused("set_train"));
+  for (const char* end : {".bin", ".idx"})
+    fs::copy(folder.file("earlier/set_val") + end, folder.file("out/set_val") + end,
+             fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(refused("set_val")) << "of another number of documents";
+  // A set may be moved with its record.
+  fs::rename(folder.file("earlier/set.json"), folder.file("earlier/moved.json"));
+  for (const char* end : {".bin", ".idx"})
+    fs::rename(folder.file("earlier/set_val") + end, folder.file("earlier/moved_val") + end);
+  EXPECT_EQ(open_prepared_set(folder.file("earlier/moved_val.bin"))->documents(), 10);
+}
+
+TEST_F(Corpus, OneProcessAtATimeWritesAPrefix) {
+  write_file(folder.file("a.txt"), "abc");
+  make_folders(folder.file("out"));
+  const FileWriter other(folder.file("out/set.json"));  // as another octet data holds it
+  EXPECT_NE(error_of([&] { prepare({folder.file("a.txt")}); }).find("another process is writing it"),
+            std::string::npos);
+}
+
 TEST_F(Corpus, RecordNamesTokenizerAndSplits) {
   write_file(folder.file("a.txt"), "hello world");
   prepare({folder.file("a.txt")});
@@ -234,7 +344,7 @@ TEST_F(Corpus, BadLinesNameFileAndLine) {
     write_file(folder.file("a.jsonl"), lines);
     return prepare_error({folder.file("a.jsonl")});
   };
-  const std::string good = "{\"text\": \"fine\"}\n";
+  const std::string good = "{\"more\": [1e400, {\"n\": -1e999}], \"text\": \"fine\"}\n";
   EXPECT_NE(error_for(good + good + "{\"text\": \n").find("a.jsonl:3: "), std::string::npos);
   EXPECT_NE(error_for(good + "{\"content\": \"x\"}\n").find("a.jsonl:2: no key \"text\""), std::string::npos);
   EXPECT_NE(error_for("{\"text\": 5}\n").find("a.jsonl:1: key \"text\" is not a string"), std::string::npos);

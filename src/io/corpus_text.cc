@@ -16,7 +16,7 @@ class KeyFinder : public nlohmann::json_sax<Json> {
  public:
   explicit KeyFinder(const std::string& key) : key_(key) {}
   std::string text;
-  bool found = false, wrong_type = false, is_object = false;
+  bool found = false, wrong_type = false, is_object = false, overflow = false;
   std::string problem;
 
   bool null() override { return scalar(); }
@@ -42,6 +42,7 @@ class KeyFinder : public nlohmann::json_sax<Json> {
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
     problem = error.what();
+    overflow = error.id == kNumberOverflow;
     return false;
   }
 
@@ -61,10 +62,17 @@ class KeyFinder : public nlohmann::json_sax<Json> {
   bool take_ = false;
 };
 
+KeyFinder find_key(std::string_view line, const std::string& key) {
+  KeyFinder finder(key);
+  if (Json::sax_parse(line, &finder) || !finder.overflow) return finder;
+  KeyFinder again(key);
+  Json::sax_parse(with_finite_numbers(line), &again);
+  return again;
+}
+
 // The string under `key` of the object in one JSON line; throws with `where` in front otherwise.
 std::string json_line_text(std::string_view line, const std::string& key, const std::string& where) {
-  KeyFinder finder(key);
-  Json::sax_parse(line, &finder);
+  KeyFinder finder = find_key(line, key);
   check(finder.problem.empty(), ErrorCode::kCorrupt, "{}: {}", where, finder.problem);
   check(finder.is_object, ErrorCode::kCorrupt, "{}: the line is not a JSON object", where);
   check(!finder.wrong_type, ErrorCode::kCorrupt, "{}: key \"{}\" is not a string", where, key);
@@ -113,6 +121,12 @@ void each_line(std::string_view bytes, const CorpusSegment& segment, const Corpu
 
 }  // namespace
 
+LineKind kind_of_line(std::string_view line, const std::string& key) {
+  const KeyFinder finder = find_key(line, key);
+  if (!finder.problem.empty() || !finder.is_object) return LineKind::kNoObject;
+  return finder.found && !finder.wrong_type ? LineKind::kText : LineKind::kOtherObject;
+}
+
 void TextCounts::add(const TextCounts& other) {
   if (first_invalid.empty()) first_invalid = other.first_invalid;
   if (first_skipped.empty()) first_skipped = other.first_skipped;
@@ -130,6 +144,8 @@ void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, c
       each_line(bytes, segment, file, options, counts, body);
       continue;
     }
+    check(options.prompt_key.empty(), ErrorCode::kInvalidArgument,
+          "--prompt-key {}: {} is text, which has no keys: give JSON lines", options.prompt_key, file.path);
     TextPiece piece{bytes, segment.begins_document, segment.ends_document, file.path};
     if (segment.position > 0) piece.where += fmt::format(" (from byte {})", segment.position);
     std::string repaired;

@@ -39,16 +39,6 @@ class LoadBar {
   std::optional<Progress> progress_;
 };
 
-// Nothing for a .bin/.idx pair made elsewhere, which has no record of its tokenizer.
-std::optional<DatasetInfo> info_of(const std::string& prefix) {
-  try {
-    return read_dataset_info(prefix);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;
-    return std::nullopt;
-  }
-}
-
 // Why attention cannot use the library's dropout masks although the settings ask for them; "" if it can.
 std::string why_portable_masks(const RunConfig& config, const StepperOptions& options) {
   if (options.compile.target.device == Device::kCpu) return "a CPU has none";
@@ -79,10 +69,10 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
 void Run::open_data() {
   const LoggedTime time("data");
   int64_t vocab = 0;
-  const std::optional<DatasetInfo> info = info_of(config_.train_data);
+  const std::optional<DatasetInfo> info = find_dataset_info(config_.train_data);
   if (info) {
     vocab = info->vocab_size;
-    special_.bos = info->eos_id;
+    special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
     if (info->eos_id >= 0) special_.eos = {info->eos_id};
     if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
   }
@@ -91,15 +81,15 @@ void Run::open_data() {
     if (own.bos >= 0 || !own.eos.empty()) special_ = own;
     if (tokenizer_folder_.empty()) tokenizer_folder_ = config_.model_from;
   }
-  if (const auto other = config_.validation_data.empty() ? std::nullopt : info_of(config_.validation_data);
+  if (const auto other = config_.validation_data.empty() ? std::nullopt : find_dataset_info(config_.validation_data);
       info && other)
     check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
           "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
           config_.validation_data, other->tokenizer_fingerprint, config_.train_data, info->tokenizer_fingerprint);
   model_ = resolve_model(config_, vocab);
-  train_data_ = TokenDataset::open(config_.train_data, model_.vocab_size);
+  train_data_ = open_prepared_set(config_.train_data, model_.vocab_size);
   if (!config_.validation_data.empty())
-    validation_data_ = TokenDataset::open(config_.validation_data, model_.vocab_size);
+    validation_data_ = open_prepared_set(config_.validation_data, model_.vocab_size);
   SampleOptions sampling{.length = config_.sequence_length,
                          .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
                          .seed = static_cast<uint64_t>(config_.seed)};
@@ -147,7 +137,7 @@ void Run::find_checkpoint() {
 void Run::check_model_folder() const {
   if (config_.model_from.empty() || resume_from_) return;
   for (const std::string& prefix : {config_.train_data, config_.validation_data}) {
-    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : info_of(prefix);
+    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : find_dataset_info(prefix);
     if (!info) continue;
     check_vocabulary(config_.model_from, prefix, *info);
     break;  // both were made with one tokenizer

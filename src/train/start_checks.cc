@@ -50,7 +50,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder) {
   try {
     return load_tokenizer(folder);
   } catch (const Error& error) {
-    log_warning("model.from {}: its vocabulary is not compared with the data's: {}", folder, error.message());
+    log_warning("{}: its vocabulary is not compared with the data's: {}", folder, error.message());
     return nullptr;
   }
 }
@@ -238,13 +238,13 @@ void check_vocabulary(const std::string& folder, const std::string& prefix, cons
   }
   if (different == 0) {
     log_warning(
-        "data {} was made with the tokenizer {}, model.from {} has {}: the ids both know mean the same, texts may be "
+        "data {} was made with the tokenizer {}, {} has {}: the ids both know mean the same, texts may be "
         "split otherwise",
         prefix, data.tokenizer_fingerprint, folder, own->fingerprint());
     return;
   }
   fail(ErrorCode::kInvalidArgument,
-       "data {} was made with the tokenizer {}, model.from {} has {}: its weights know other ids{}{}; make the data "
+       "data {} was made with the tokenizer {}, {} has {}: its weights know other ids{}{}; make the data "
        "anew "
        "with `octet data TEXT --tokenizer {} --out PREFIX`",
        prefix, data.tokenizer_fingerprint, folder, own->fingerprint(), first,
