@@ -317,6 +317,7 @@ bool CorpusReader::settle_format(CorpusFile& file) {
   const size_t end = line_end();
   const LineKind line = kind_of_line(std::string_view(pending_).substr(begin, end - begin), options_.json_key);
   file.json_lines = line == LineKind::kText;
+  if (file.json_lines && !file.from_folder) log_info("{}: read as JSON lines (--format text: as text)", file.path);
   const bool lines = line == LineKind::kOtherObject && pending_.find_first_not_of(" \t\r\n", end) != std::string::npos;
   constexpr const char* ways = "--key names the key of its texts; --format text or jsonl says how to read it";
   check(file.from_folder || line == LineKind::kText || (line == LineKind::kNoObject && !file.named_json),
