@@ -101,7 +101,8 @@ void add_gram(Builder& builder, const LinearInput& input) {
 
 }  // namespace
 
-std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t samples, int64_t length, uint64_t seed) {
+std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t samples, int64_t length, uint64_t seed,
+                                    int32_t begin_id) {
   const int64_t there = std::ssize(ids) / length;
   check(samples > 0 && length > 0 && there >= samples, ErrorCode::kInvalidArgument,
         "the calibration text is too short: {} tokens are {} windows of {}, {} are wanted: give a longer text, or "
@@ -116,6 +117,7 @@ std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t sam
               windows[static_cast<size_t>(i) + rng.below(static_cast<uint64_t>(there - i))]);
     const auto begin = ids.begin() + windows[static_cast<size_t>(i)] * length;
     chosen.insert(chosen.end(), begin, begin + length);
+    if (begin_id >= 0) chosen[chosen.size() - static_cast<size_t>(length)] = begin_id;
   }
   return chosen;
 }

@@ -13,9 +13,11 @@
 
 namespace octet {
 
-// `samples` windows of `length` tokens, at places of a text of `ids` that the seed chooses, none overlapping. Throws
-// kInvalidArgument for a text that is too short, naming how many windows it has.
-std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t samples, int64_t length, uint64_t seed);
+// `samples` windows of `length` tokens, at places of a text of `ids` that the seed chooses, none overlapping; the first
+// token of each is `begin_id` where that is >= 0. Throws kInvalidArgument for a text that is too short, naming how many
+// windows it has.
+std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t samples, int64_t length, uint64_t seed,
+                                    int32_t begin_id = -1);
 
 struct ObservedInput {
   LinearInput input;

@@ -155,6 +155,9 @@ TEST(CalibrationRun, TextsThatAreTooShortAreRefused) {
   EXPECT_EQ(choose_windows(ids, 3, 32, 1).size(), 96u);
   EXPECT_EQ(choose_windows(ids, 2, 32, 1), choose_windows(ids, 2, 32, 1));
   EXPECT_NE(choose_windows(ids, 3, 32, 1), choose_windows(ids, 3, 32, 2));
+  std::vector<int32_t> begun = choose_windows(ids, 3, 32, 1);
+  for (const size_t begin : {0, 32, 64}) begun[begin] = 93;
+  EXPECT_EQ(choose_windows(ids, 3, 32, 1, /*begin_id=*/93), begun);
   try {
     choose_windows(ids, 4, 32, 1);
     FAIL();

@@ -49,6 +49,7 @@ CalibratedAmax calibrate(const WeightSource& weights, std::span<const int32_t> i
   CalibratedAmax amax;
   for (int64_t first = 0; first + length <= total; first += length) {
     std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), length, batch.ints("ids").begin());
+    if (options.begin_id >= 0) batch.ints("ids")[0] = options.begin_id;
     write_inputs(*executor, "calibrate", batch);
     executor->run("calibrate");
     for (const NamedValue& output : executor->program().graph("calibrate").outputs()) {

@@ -14,6 +14,7 @@ struct CalibrationOptions {
   Target target = {};
   int64_t length = 512;    // tokens of a window; at most the model's positions
   int64_t max_tokens = 0;  // 0 = all
+  int32_t begin_id = -1;   // >= 0: every window's first token
 };
 
 // Runs the text through the model in float32, in whole windows (one shorter one where the text is shorter).

@@ -18,6 +18,11 @@ double PerplexityResult::bits_per_byte() const {
   return bytes > 0 ? loss_sum / std::numbers::ln2 / static_cast<double>(bytes) : 0.0;
 }
 
+void EvalTokens::read(int64_t first, std::span<int32_t> out) const {
+  if (set) return set->read(first, out);
+  std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
+}
+
 int64_t tokens_needed(const PerplexityOptions& options) {
   constexpr int64_t kMax = int64_t{1} << 40;
   if (options.max_tokens == 0 || options.max_tokens > kMax || options.length > kMax) return 0;
@@ -69,13 +74,18 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
   if (options_.stride == 0) options_.stride = options_.length;
   check(options_.stride > 0 && options_.stride <= options_.length, ErrorCode::kInvalidArgument,
         "stride {} must lie between 1 and the window length {}", options_.stride, options_.length);
+  const bool separate = options_.separate_documents;
+  check(!separate || !options_.cache, ErrorCode::kUnsupported,
+        "a KV cache holds whole windows, in which documents attend to each other: leave out the cache or "
+        "--separate-documents");
+  const int64_t tokens = options_.windows * options_.length;
   Graph graph(GraphRole::kEval);
   Builder builder(graph);
   build_loss(builder, model,
-             {.tokens = options_.windows * options_.length,
-              .max_segments = options_.windows,
+             {.tokens = tokens,
+              .max_segments = separate ? tokens : options_.windows,
               .max_length = options_.length,
-              .equal_length = options_.length});
+              .equal_length = separate ? 0 : options_.length});
   CompileOptions compiled{.target = options_.target, .recipe = options_.recipe};
   compiled.parallel.mesh[Axis::kTensor] = static_cast<int32_t>(options_.tensor);
   const CudaOptions cuda{.device = rank.device, .ranks = rank.devices};
@@ -84,22 +94,31 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
                              : load_graph(std::move(graph), compiled, weights, cuda, rank.ranks);
 }
 
-PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
-                                          const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
-  check(tokens >= 2, ErrorCode::kInvalidArgument, "{} tokens: at least 2 are needed for a loss", tokens);
-  int64_t length = options_.length;
-  Batch batch = token_batch(options_.windows, length, /*targets=*/true);
-  const auto ids = batch.ints("ids"), targets = batch.ints("targets");
+PerplexityResult PerplexityEvaluator::run(const EvalTokens& tokens, const Tokenizer* tokenizer,
+                                          const std::function<void(int64_t)>& on_progress) {
+  const int64_t count = tokens.count(), length = options_.length;
+  check(count >= 2, ErrorCode::kInvalidArgument, "{} tokens: at least 2 are needed for a loss", count);
   PerplexityResult result;
   std::vector<int32_t> window;
-  int64_t first = 0, counted_to = 1;  // targets [1, counted_to) are done
-  while (counted_to < tokens && (options_.max_tokens == 0 || result.tokens < options_.max_tokens)) {
-    std::fill(ids.begin(), ids.end(), 0);
-    std::fill(targets.begin(), targets.end(), -1);
-    for (int64_t w = 0; w < options_.windows && counted_to < tokens; ++w) {
-      int64_t inputs = std::min(length, tokens - 1 - first);
-      window.resize(static_cast<size_t>(inputs + 1));
-      read(first, window);
+  std::vector<uint8_t> counts;
+  int64_t first = 0, counted_to = 0;  // targets up to it are done
+  while (counted_to < count && (options_.max_tokens == 0 || result.tokens < options_.max_tokens)) {
+    Batch batch = token_batch(options_.windows, length, /*targets=*/true);
+    const auto ids = batch.ints("ids"), targets = batch.ints("targets"), positions = batch.ints("positions");
+    std::vector<int32_t> starts;  // of segments, with separate documents
+    for (int64_t w = 0; w < options_.windows && counted_to < count; ++w) {
+      int32_t head = -1;
+      tokens.read(first, std::span(&head, 1));
+      const int64_t put = tokens.begin_id >= 0 && head != tokens.begin_id;  // a begin token in front
+      const int64_t inputs = std::min(length, count - 1 - first + put);
+      window.assign(static_cast<size_t>(inputs + 1), tokens.begin_id);
+      tokens.read(first, std::span(window).subspan(static_cast<size_t>(put)));
+      counts.assign(window.size(), 1);
+      if (tokens.set) tokens.set->read_counts(first, counts);
+      starts.push_back(static_cast<int32_t>(w * length));
+      int64_t document = 0, start = 0;  // of the input
+      const auto document_end = [&] { return tokens.set->document_begin(document + 1) - first; };
+      if (options_.separate_documents) document = tokens.set->document_at(first);
       for (int64_t i = 0; i < inputs; ++i) {
         int32_t id = window[static_cast<size_t>(i)], target = window[static_cast<size_t>(i + 1)];
         check(id >= 0 && id < vocab_size_ && target >= 0 && target < vocab_size_, ErrorCode::kInvalidArgument,
@@ -107,33 +126,48 @@ PerplexityResult PerplexityEvaluator::run(int64_t tokens, const std::function<vo
               first + i, vocab_size_);
         auto at = static_cast<size_t>(w * length + i);
         ids[at] = id;
-        if (first + i + 1 < counted_to) continue;  // counted in an earlier window
+        if (options_.separate_documents) {
+          for (; document_end() == i; ++document) start = i;
+          if (start == i && i > 0) starts.push_back(static_cast<int32_t>(at));
+          positions[at] = static_cast<int32_t>(i - start);
+          if (document_end() == i + 1) continue;  // the target is another document's
+        }
+        if (first + i + 1 - put < counted_to) continue;  // counted in an earlier window
+        if (counts[static_cast<size_t>(i + 1)] == 0 || target == tokens.begin_id) continue;
         if (options_.max_tokens > 0 && result.tokens == options_.max_tokens) break;
         targets[at] = target;
         ++result.tokens;
         if (tokenizer != nullptr && !tokenizer->is_special(target))  // marks of documents are not text
           result.bytes += static_cast<int64_t>(tokenizer->token_bytes(target).size());
       }
-      counted_to = first + inputs + 1;
+      counted_to = first + inputs + 1 - put;
       first += options_.stride;
+    }
+    if (options_.separate_documents) {
+      const auto segments = batch.add("segments", {DType::kI32, {std::ssize(ids) + 1}}).values<int32_t>();
+      std::ranges::fill(segments, static_cast<int32_t>(ids.size()));
+      std::ranges::copy(starts, segments.begin());
     }
     write_inputs(*executor_, "eval", batch, cache_inputs_);
     executor_->run("eval");
     result.loss_sum += output_as<float>(*executor_, "eval", "loss")[0];
     if (on_progress) on_progress(result.tokens);
   }
+  check(result.tokens > 0, ErrorCode::kInvalidArgument,
+        "none of the {} tokens is a target: prompts and begin tokens have no loss", count);
   return result;
 }
 
-PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options, int64_t tokens,
-                                     const std::function<void(int64_t, std::span<int32_t>)>& read,
-                                     const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress) {
-  if (options.tensor == 1) return PerplexityEvaluator(weights, options).run(tokens, read, tokenizer, on_progress);
+PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options,
+                                     const EvalTokens& tokens, const Tokenizer* tokenizer,
+                                     const std::function<void(int64_t)>& on_progress) {
+  if (options.tensor == 1) return PerplexityEvaluator(weights, options).run(tokens, tokenizer, on_progress);
   const bool gpus = options.target.device == Device::kCuda;
-  const std::string settings =
-      fmt::format("recipe: {}\ncache: {}\nlength: {}\nstride: {}\nwindows: {}\nmax_tokens: {}\ntokens: {}\n",
-                  options.recipe.name, options.cache ? cache_dtype_name(*options.cache) : "none", options.length,
-                  options.stride, options.windows, options.max_tokens, tokens);
+  const std::string settings = fmt::format(
+      "recipe: {}\ncache: {}\nlength: {}\nstride: {}\nwindows: {}\nmax_tokens: {}\ntokens: {}\nbegin: {}\n"
+      "separate_documents: {}\n",
+      options.recipe.name, options.cache ? cache_dtype_name(*options.cache) : "none", options.length, options.stride,
+      options.windows, options.max_tokens, tokens.count(), tokens.begin_id, options.separate_documents);
   const auto team = open_rank_team(
       static_cast<int32_t>(options.tensor),
       {.gpus = gpus,
@@ -146,9 +180,9 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
     ranks.meet();
     ranks.guard(rank, [&] {
       if (rank.ranks->rank() == 0)
-        result = evaluator.run(tokens, read, tokenizer, on_progress);
+        result = evaluator.run(tokens, tokenizer, on_progress);
       else
-        evaluator.run(tokens, read, nullptr);
+        evaluator.run(tokens, nullptr);
     });
   };
   team->start(evaluate);

@@ -6,14 +6,25 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "dist/rank_team.h"
 #include "exec/batch.h"
+#include "io/dataset.h"
 #include "io/tokenizer.h"
 #include "passes/pass.h"
 #include "weights/weights.h"
 
 namespace octet {
+
+// What a loss is measured on: a text's tokens, or a prepared set with the targets that it counts.
+struct EvalTokens {
+  std::vector<int32_t> ids = {};
+  int32_t begin_id = -1;  // of a text: no target, and put in front of every window that does not begin with it
+  std::shared_ptr<const TokenDataset> set = {};
+  int64_t count() const { return set ? set->tokens() : std::ssize(ids); }
+  void read(int64_t first, std::span<int32_t> out) const;
+};
 
 struct PerplexityOptions {
   Recipe recipe = {};
@@ -24,6 +35,7 @@ struct PerplexityOptions {
   int64_t stride = 0;      // tokens between windows; 0 = length. Smaller: every counted token sees more context
   int64_t windows = 4;     // windows run at once
   int64_t max_tokens = 0;  // 0 = all
+  bool separate_documents = false;  // of a set: no attention and no target across them, as in training
   // Keys and values are written to a paged cache of this type and read back, as when serving; none: there is no cache.
   std::optional<DType> cache = {};
 };
@@ -46,9 +58,9 @@ class PerplexityEvaluator {
  public:
   // `rank`: one of options.tensor, which all run the same tokens at once.
   PerplexityEvaluator(const WeightSource& weights, const PerplexityOptions& options, const LocalRank& rank = {});
-  // `read(first, out)` copies tokens [first, first + out.size()); `on_progress` gets targets done.
-  PerplexityResult run(int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
-                       const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});
+  // `on_progress` gets targets done. Throws kInvalidArgument where no token is a target.
+  PerplexityResult run(const EvalTokens& tokens, const Tokenizer* tokenizer,
+                       const std::function<void(int64_t)>& on_progress = {});
 
  private:
   PerplexityOptions options_;
@@ -58,8 +70,8 @@ class PerplexityEvaluator {
 };
 
 // An evaluator's run, on options.tensor ranks: threads of this process, or a launcher's processes, which all call it.
-PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options, int64_t tokens,
-                                     const std::function<void(int64_t, std::span<int32_t>)>& read,
-                                     const Tokenizer* tokenizer, const std::function<void(int64_t)>& on_progress = {});
+PerplexityResult evaluate_perplexity(const WeightSource& weights, const PerplexityOptions& options,
+                                     const EvalTokens& tokens, const Tokenizer* tokenizer,
+                                     const std::function<void(int64_t)>& on_progress = {});
 
 }  // namespace octet

@@ -187,6 +187,8 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   const std::string all = shell("$OCTET generate run -p line --prompts-file prompts.jsonl --count 2 -n 6").out;
   const std::string one = shell("$OCTET generate run -p line -n 6").out;
   EXPECT_TRUE(all.starts_with("--- 1\n" + one)) << all << one;
+  EXPECT_EQ(shell("cp prompts.jsonl p.json && $OCTET generate run --prompts-file p.json -n 0").out,
+            shell("$OCTET generate run --prompts-file prompts.jsonl -n 0").out);
   EXPECT_NE(all.find("--- 6\nsays"), std::string::npos) << all;
   Outcome json = shell("$OCTET generate run -p line --json -n 3 --logprobs 2 --ignore-eos --min-p 0.1 --top-k 9");
   EXPECT_NE(json.out.find("\"top_logprobs\":[["), std::string::npos) << json.out << json.err;
@@ -253,6 +255,50 @@ TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {
     EXPECT_NE(again.err.find(part), std::string::npos) << part << '\n' << again.err;
   }
   EXPECT_EQ(shell("$OCTET " + train_words("out=quiet")).err.find("kernels bound"), std::string::npos);
+}
+
+TEST_F(Cli, EvalOfASetIsTheValidationOfItsRun) {
+  make_data();
+  std::string lines;
+  for (int i = 0; i < 60; ++i)
+    lines += fmt::format("{{\"ask\": \"line {} says \", \"text\": \"{}\"}}\n", i, i * 7 % 13);
+  write_file(folder_.file("asked.json"), lines);
+  expect(0, "data --tokenizer tok --prompt-key ask --split 0.8,0.2 --out set asked.json", "tokens of prompts");
+  for (const std::string separate : {"true", "false"}) {
+    const std::string run = "run_" + separate;
+    expect(0,
+           train_words("data.validation=set_val precision.recipe=fp32 train.device=cpu out=" + run +
+                       " data.separate_documents=" + separate),
+           "validation loss");
+    const auto number = [](const std::string& text, const std::string& key) {
+      return std::stod(text.substr(text.rfind("\"" + key + "\":") + key.size() + 3));
+    };
+    std::string log = read_file(folder_.file(run + "/log.jsonl"));
+    log = log.substr(log.rfind("\"eval\""));
+    log = log.substr(0, log.find('\n'));
+    const std::string words = "$OCTET eval " + run + " --data set_val --length 16 --device cpu --recipe fp32 --json ";
+    const Outcome eval = shell(words);
+    EXPECT_EQ(number(eval.out, "tokens"), number(log, "tokens")) << log << eval.out << eval.err;
+    EXPECT_NEAR(number(eval.out, "loss"), number(log, "loss"), 1e-4) << "float32 sums in another order";
+    const Outcome other = shell(words + (separate == "true" ? "--joined-documents" : "--separate-documents"));
+    EXPECT_GT(std::abs(number(other.out, "loss") - number(log, "loss")), 1e-4) << other.out;
+  }
+  expect(1, "eval run_true --data set_val --kv-cache f32", "leave out the cache or --separate-documents");
+}
+
+TEST_F(Cli, SetsOfAnotherVocabularyAreNotEvaluated) {
+  make_data();
+  ASSERT_EQ(
+      shell("tr a-z A-Z < text.txt > upper.txt && $OCTET tokenizer train --vocab-size 300 --out other upper.txt && "
+            "$OCTET data --tokenizer other --out other_set text.txt")
+          .code,
+      0);
+  expect(0, train_words("out=run"), "step_00000008");
+  expect(0, "eval run --data set_val", "perplexity");
+  expect(1, "eval run --data other_set", "other_set was made with the tokenizer");
+  expect(1, "quantize run --out fp8 --text other_set.bin", "was made with the tokenizer");
+  expect(1, "quantize run --to int8 --samples 2 --length 8 --out int8 --calibration other_set.bin",
+         "was made with the tokenizer");
 }
 
 TEST_F(Cli, DataOfAnotherVocabularyDoesNotValidate) {

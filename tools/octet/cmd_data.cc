@@ -14,12 +14,13 @@ namespace {
 struct DataArguments {
   PrepareOptions options;
   std::string invalid = "keep", unknown = "unk", split_by = "documents";
-  bool no_eod = false;
+  bool no_eod = false, no_bos = false;
 };
 
 void prepare(DataArguments& arguments) {
   PrepareOptions& options = arguments.options;
   options.append_eod = !arguments.no_eod;
+  options.prepend_bos = !arguments.no_bos;
   options.split_by_tokens = arguments.split_by == "tokens";
   options.text.utf8 = arguments.invalid == "error"     ? Utf8Policy::kError
                       : arguments.invalid == "replace" ? Utf8Policy::kReplace
@@ -31,6 +32,9 @@ void prepare(DataArguments& arguments) {
   if (options.append_eod && tokenizer->eos_id() < 0) {
     log_info("the vocabulary has no end token: documents follow each other without a mark");
   }
+  if (tokenizer->adds_bos())
+    log_info("the vocabulary puts a begin token in front of texts: documents {} (--no-bos)",
+             arguments.no_bos ? "begin without it" : "begin with it");
   const auto start = std::chrono::steady_clock::now();
   ByteProgress bar("tokenizing");
   options.progress = [&](const CorpusProgress& state) { bar.update(state, human_count(state.tokens) + " tokens"); };
@@ -67,7 +71,8 @@ void add_data_command(CLI::App& app) {
   auto arguments = std::make_shared<DataArguments>();
   PrepareOptions& options = arguments->options;
   command
-      ->add_option("inputs", options.inputs, "text, .jsonl, .gz, .zst files, folders (one document per file) or globs")
+      ->add_option("inputs", options.inputs,
+                   "text or JSON lines, plain, .gz or .zst; folders (one document per text file) or globs")
       ->required();
   command->add_option("--tokenizer", options.tokenizer_path, "vocabulary folder or file")->required();
   command->add_option("--out", options.output, "PREFIX of the output files")->required();
@@ -76,7 +81,7 @@ void add_data_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_option("--split-by", arguments->split_by, "documents: spread evenly; tokens: first part, last part")
       ->check(CLI::IsMember({"documents", "tokens"}));
-  command->add_option("--key", options.text.json_key, "key of the text in JSON lines");
+  add_text_options(*command, options.text);
   command->add_option(
       "--prompt-key", options.text.prompt_key,
       "key of a prompt in JSON lines: its tokens stand before the text's and are no targets of training");
@@ -89,6 +94,8 @@ void add_data_command(CLI::App& app) {
       ->check(CLI::IsMember({"unk", "drop", "error"}));
   command->add_flag("--skip-bad-lines", options.text.skip_bad_lines,
                     "skip and count damaged JSON lines instead of stopping");
+  command->add_flag("--no-bos", arguments->no_bos,
+                    "no begin token in front of documents, where the vocabulary puts one in front of texts");
   command->add_flag("--no-eod", arguments->no_eod, "do not append the end token to documents");
   command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")->check(CLI::Range(0, 1024));
   command->footer(

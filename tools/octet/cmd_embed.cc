@@ -30,14 +30,16 @@ struct Options {
   bool json = false, truncate = false;
 };
 
-// A text a line: of .jsonl the line's string, or the member `key` of its object.
+// A text a line: of .jsonl, and where the first line is an object with a text under `key`, the line's string or that.
 std::vector<std::string> read_texts(const Options& options) {
   std::vector<std::string> texts;
   const auto read = [&](std::istream& in, const std::string& name) {
     int64_t number = 0;
+    bool jsonl = name.ends_with(".jsonl");
     for (std::string line; std::getline(in, line);) {
       const std::string where = fmt::format("{}:{}", name, ++number);
-      if (name.ends_with(".jsonl")) {
+      jsonl = jsonl || (number == 1 && kind_of_line(line, options.key) == LineKind::kText);
+      if (jsonl) {
         const nlohmann::json json = parse_json(line, where);
         const bool object = json.is_object() && json.contains(options.key);
         const nlohmann::json& text = object ? json.at(options.key) : json;
@@ -121,7 +123,9 @@ void add_embed_command(CLI::App& app) {
   octet embed path/to/bge questions.jsonl --text-key question --prompt query --dimensions 256 --out vectors.jsonl
   echo 'a text' | octet embed path/to/qwen3-embedding - --pooling last --json)");
   add_model_option(*command, options->model);
-  command->add_option("files", options->files, "texts, one a line; .jsonl: a string or an object a line; - is stdin")
+  command
+      ->add_option("files", options->files,
+                   "texts, one a line, or JSON lines: a string or an object a line; - is stdin")
       ->required();
   command->add_option("--text-key", options->key, "member of .jsonl objects that holds the text");
   command->add_option("--out", options->out, "file to write (default: standard output)");

@@ -5,12 +5,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "build_info.h"
-#include "io/dataset.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "passes/serving_graphs.h"
+#include "train/checkpoint.h"
 
 namespace octet {
 namespace {
@@ -20,20 +21,21 @@ struct Options {
   std::vector<std::string> texts;
   int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, tensor = 1;
   int threads = 0;
-  bool json = false;
+  bool json = false, no_bos = false;
+  std::optional<bool> separate_documents;
+  TextOptions text;
 };
 
-// Encodes at least the first `most` tokens (0 = all).
-std::vector<int32_t> read_texts(const Options& options, const Tokenizer& tokenizer, int64_t most) {
-  std::vector<int32_t> ids;
-  for (const std::string& path : options.texts) {
-    const auto there = static_cast<int64_t>(ids.size());
-    if (most > 0 && there >= most) break;
-    std::string text = read_file(path);
-    tokenizer.encode_to(text, {.add_bos = tokenizer.adds_bos(), .enough = most > 0 ? most - there : 0}, ids);
+// Whether the run that a checkpoint is of keeps documents apart.
+bool separates_documents(const std::string& checkpoint) {
+  if (!path_exists(checkpoint + "/run.json")) return false;
+  RunConfig config;
+  try {
+    settings_of(config).load_yaml_text(read_run_state(checkpoint).settings, checkpoint + "/run.json");
+  } catch (const Error& error) {
+    log_warning("whether documents were kept apart in training is not known: {}", error.message());
   }
-  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "the text has {} tokens: at least 2 are needed", ids.size());
-  return ids;
+  return config.separate_documents;
 }
 
 void run_eval(const Options& options) {
@@ -50,14 +52,11 @@ void run_eval(const Options& options) {
     } catch (const Error&) {  // prepared tokens need it for bits per byte only
     }
   const int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
-  std::vector<int32_t> ids;
-  std::shared_ptr<const TokenDataset> data;
-  if (options.data.empty()) {
-    ids = read_texts(options, *tokenizer,
-                     tokens_needed({.length = length, .windows = options.windows, .max_tokens = options.max_tokens}));
-  } else {
-    data = TokenDataset::open(options.data, weights->config().vocab_size);
-  }
+  const int64_t enough =
+      tokens_needed({.length = length, .windows = options.windows, .max_tokens = options.max_tokens});
+  const EvalTokens tokens = options.data.empty()
+                                ? read_texts(options.texts, *tokenizer, options.text, !options.no_bos, enough)
+                                : open_set(options.data, *weights, tokenizer_path);
   const PerplexityOptions how{
       .recipe = serving_recipe(*weights, options.recipe),
       .target = target_of(resolve_device(options.device)),
@@ -67,11 +66,9 @@ void run_eval(const Options& options) {
       .stride = options.stride,
       .windows = options.windows,
       .max_tokens = options.max_tokens,
+      .separate_documents = tokens.set && options.separate_documents.value_or(separates_documents(folder)),
       .cache = options.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(options.kv_cache)};
-  const auto read = [&](int64_t first, std::span<int32_t> out) { data->read(first, out); };
-  const PerplexityResult result =
-      data ? measure_perplexity("eval", *weights, how, data->tokens(), read, tokenizer.get())
-           : measure_perplexity("eval", *weights, how, std::ssize(ids), reader_of(ids), tokenizer.get());
+  const PerplexityResult result = measure_perplexity("eval", *weights, how, tokens, tokenizer.get());
   if (result.rank > 0) return;
   check(
       std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
@@ -99,8 +96,13 @@ void add_eval_command(CLI::App& app) {
   octet eval out/run --data data/corpus_val --stride 512 --json
   octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8)");
   add_model_option(*command, options->model);
-  command->add_option("texts", options->texts, "text files");
+  command->add_option("texts", options->texts, "texts, as octet data takes them");
   command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
+  command->add_flag_function(
+      "--separate-documents,!--joined-documents", [options](int64_t count) { options->separate_documents = count > 0; },
+      "of --data: documents do not attend to each other, or do (default: as the run was trained)");
+  add_text_options(*command, options->text);
+  command->add_flag("--no-bos", options->no_bos, "no begin token in front of a text's windows");
   add_tokenizer_option(*command, options->tokenizer);
   command->add_option("--length", options->length, "tokens per window (default: the model's context)")
       ->check(not_negative());

@@ -67,12 +67,15 @@ std::string read_input(const std::string& path) {
 // JSON lines with a "prompt" each, or one prompt per line.
 void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
   std::istringstream lines(read_input(path));
-  const bool json = path.ends_with(".jsonl");
+  std::optional<bool> json;
+  if (path.ends_with(".jsonl")) json = true;
   std::string text;
   for (size_t line = 1; std::getline(lines, text); ++line) {
     if (text.ends_with('\r')) text.pop_back();
     const std::string where = fmt::format("{}:{}", path, line);
-    if (!text.empty()) prompts.push_back(json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
+    if (text.empty()) continue;
+    if (!json) json = kind_of_line(text, "prompt") == LineKind::kText;
+    prompts.push_back(*json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
   }
   check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: has no prompt", path);
 }
@@ -367,7 +370,8 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--ids", options->ids, "token ids to continue, 1,2,3 (may be given several times)")
       ->allow_extra_args(false);
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
-  command->add_option("--prompts-file", options->prompts_file, "read prompts, one per line, or .jsonl with \"prompt\"");
+  command->add_option("--prompts-file", options->prompts_file,
+                      "read prompts, one per line, or JSON lines with \"prompt\"");
   command->add_option("-n,--max-tokens", request.max_tokens, "maximum number of tokens to generate")
       ->check(not_negative());
   command->add_option("--min-tokens", request.min_tokens, "minimum number of tokens to generate")

@@ -7,7 +7,6 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "eval/calibrate.h"
-#include "io/dataset.h"
 #include "numbers.h"
 #include "octet/quantize.h"
 
@@ -51,20 +50,22 @@ void run_quantize(const Options& options) {
 
   const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
   std::optional<PerplexityResult> before;
-  std::vector<int32_t> ids;
+  EvalTokens measured;
   if (!options.text.empty()) {
-    ids = read_ids(options.text, tokenizer.get(), *weights, enough);
-    before = measure_on("before", *weights, options, target, ids, tokenizer.get());
+    measured = read_tokens(options.text, tokenizer.get(), options, *weights, folder, enough);
+    before = measure_on("before", *weights, options, target, measured, tokenizer.get());
   }
   if (calibrates) {
-    const std::vector<int32_t> sample = read_ids(options.calibration, tokenizer.get(), *weights, enough);
+    const EvalTokens text = read_tokens(options.calibration, tokenizer.get(), options, *weights, folder, enough);
+    const std::vector<int32_t> sample = ids_of(text, enough);
     const auto count = static_cast<int64_t>(sample.size());
     Progress progress({.title = "calibrate",
                        .unit = "tok",
                        .total = options.max_tokens > 0 ? std::min(options.max_tokens, count) : count});
-    job.amax =
-        calibrate(*weights, sample, {.target = target, .length = options.length, .max_tokens = options.max_tokens},
-                  [&](int64_t done) { progress.update(done); });
+    job.amax = calibrate(
+        *weights, sample,
+        {.target = target, .length = options.length, .max_tokens = options.max_tokens, .begin_id = text.begin_id},
+        [&](int64_t done) { progress.update(done); });
     progress.finish();
   }
   Progress progress({.title = "quantize", .unit = "tensor"});
@@ -77,7 +78,7 @@ void run_quantize(const Options& options) {
     return;
   }
   print_perplexities(options.out, *before,
-                     measure_on("after", *open_weights(options.out), options, target, ids, tokenizer.get()));
+                     measure_on("after", *open_weights(options.out), options, target, measured, tokenizer.get()));
 }
 
 void add_integer_options(CLI::App& command, Options& options) {
@@ -108,24 +109,22 @@ void add_integer_options(CLI::App& command, Options& options) {
 
 }  // namespace
 
-std::vector<int32_t> read_ids(const std::string& path, const Tokenizer* tokenizer, const WeightSource& weights,
-                              int64_t most) {
-  std::vector<int32_t> ids;
-  if (path.ends_with(".bin")) {
-    const auto data = TokenDataset::open(path, weights.config().vocab_size);
-    ids.resize(static_cast<size_t>(most > 0 ? std::min(most, data->tokens()) : data->tokens()));
-    data->read(0, ids);
-  } else {
-    tokenizer->encode_to(read_file(path), {.add_bos = tokenizer->adds_bos(), .enough = most}, ids);
-  }
-  check(ids.size() >= 2, ErrorCode::kInvalidArgument, "{} has {} tokens: at least 2 are needed", path, ids.size());
+EvalTokens read_tokens(const std::string& path, const Tokenizer* tokenizer, const QuantizeOptions& options,
+                       const WeightSource& weights, const std::string& folder, int64_t most) {
+  if (path.ends_with(".bin")) return open_set(path, weights, options.tokenizer.empty() ? folder : options.tokenizer);
+  return read_texts({path}, *tokenizer, options.read, !options.no_bos, most);
+}
+
+std::vector<int32_t> ids_of(const EvalTokens& tokens, int64_t most) {
+  if (!tokens.set) return tokens.ids;
+  std::vector<int32_t> ids(static_cast<size_t>(most > 0 ? std::min(most, tokens.count()) : tokens.count()));
+  tokens.read(0, ids);
   return ids;
 }
 
 PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
-                            const Target& target, const std::vector<int32_t>& ids, const Tokenizer* tokenizer) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
+                            const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer) {
+  const int64_t all = tokens.count() - 1, total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
   const int64_t length = std::min({options.length, weights.config().max_positions, total});
   return measure_perplexity(title, weights,
                             {.recipe = serving_recipe(weights, ""),
@@ -133,7 +132,7 @@ PerplexityResult measure_on(const std::string& title, const WeightSource& weight
                              .length = length,
                              .windows = 1,
                              .max_tokens = options.max_tokens},
-                            tokens, reader_of(ids), tokenizer);
+                            tokens, tokenizer);
 }
 
 void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after) {
@@ -170,6 +169,8 @@ An interrupted run to int4 or int8 goes on when the same command is given again.
   add_tokenizer_option(*command, options->tokenizer);
   command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")->check(not_negative());
   command->add_option("--length", options->length, "tokens per window")->check(positive());
+  add_text_options(*command, options->read);
+  command->add_flag("--no-bos", options->no_bos, "no begin token in front of a text's windows");
   add_integer_options(*command, *options);
   add_device_option(*command, options->device);
   add_threads_option(*command, options->threads);

@@ -66,7 +66,8 @@ void train_byte_pairs(const TrainArguments& arguments) {
 void add_train(CLI::App& parent) {
   auto* command = parent.add_subcommand("train", "Make a vocabulary from text (byte-level BPE or characters)");
   auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("inputs", arguments->inputs, "text, .jsonl, .gz, .zst files, folders or globs")->required();
+  command->add_option("inputs", arguments->inputs, "text or JSON lines, plain, .gz or .zst; folders or globs")
+      ->required();
   command->add_option("--out", arguments->out, "folder for tokenizer.json (or characters.json)")->required();
   command->add_option("--kind", arguments->kind, "bpe or char")->check(CLI::IsMember({"bpe", "char"}));
   command->add_option("--vocab-size", arguments->bpe.vocab_size, "number of tokens, with special tokens and 256 bytes")
@@ -77,7 +78,7 @@ void add_train(CLI::App& parent) {
                       "special tokens; the first is the end-of-document token");
   command->add_option("--min-frequency", arguments->bpe.min_frequency, "merge pairs seen at least this often")
       ->check(positive());
-  command->add_option("--key", arguments->text.json_key, "key of the text in JSON lines");
+  add_text_options(*command, arguments->text);
   command->add_option("--threads", arguments->threads, "0 = all cores")->check(CLI::Range(0, 1024));
   command->footer("Example: octet tokenizer train --vocab-size 4096 --out tok /usr/include/c++");
   command->callback(

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "model/model.h"
 #include "train/checkpoint.h"
+#include "train/start_checks.h"
 
 namespace octet {
 
@@ -102,23 +103,45 @@ std::string model_folder(const std::string& path) {
   return *newest;
 }
 
+void add_text_options(CLI::App& command, TextOptions& text) {
+  const auto set = [&text](const std::string& name) {
+    text.format = name == "text"    ? CorpusFormat::kText
+                  : name == "jsonl" ? CorpusFormat::kJsonLines
+                                    : CorpusFormat::kAuto;
+  };
+  command
+      .add_option_function<std::string>(
+          "--format", set, "auto: JSON lines where a file is named so or its first line is an object with the key")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->default_str("auto");
+  command.add_option("--key", text.json_key, "key of the text in JSON lines");
+}
+
+EvalTokens open_set(const std::string& prefix, const WeightSource& weights, const std::string& tokenizer) {
+  if (const auto info = find_dataset_info(prefix)) check_vocabulary(tokenizer, prefix, *info);
+  return {.set = open_prepared_set(prefix, weights.config().vocab_size)};
+}
+
+EvalTokens read_texts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const TextOptions& text,
+                      bool bos, int64_t most) {
+  const int32_t begin = bos && tokenizer.adds_bos() ? tokenizer.bos_id() : -1;
+  EvalTokens tokens{.ids = encode_corpus(tokenizer, paths, text, begin, most), .begin_id = begin};
+  check(tokens.count() >= 2, ErrorCode::kInvalidArgument, "{}: {} tokens, at least 2 are needed",
+        fmt::join(paths, ", "), tokens.count());
+  return tokens;
+}
+
 PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
-                                    int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
-                                    const Tokenizer* tokenizer) {
-  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, tokens - 1) : tokens - 1;
+                                    const EvalTokens& tokens, const Tokenizer* tokenizer) {
+  const int64_t all = tokens.count() - 1;
+  const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
   options.windows = std::min(options.windows, (total + options.length - 1) / options.length);
-  options.length = std::min(options.length, tokens - 1);
+  options.length = std::min(options.length, all);
   std::optional<Progress> progress;  // of the process that is told
-  return evaluate_perplexity(weights, options, tokens, read, tokenizer, [&](int64_t done) {
+  return evaluate_perplexity(weights, options, tokens, tokenizer, [&](int64_t done) {
     if (!progress) progress.emplace(ProgressOptions{.title = title, .unit = "tok", .total = total});
     progress->update(done);
   });
-}
-
-std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids) {
-  return [&ids](int64_t first, std::span<int32_t> out) {
-    std::copy_n(ids.begin() + static_cast<ptrdiff_t>(first), out.size(), out.begin());
-  };
 }
 
 }  // namespace octet

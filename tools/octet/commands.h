@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eval/perplexity.h"
+#include "io/corpus.h"
 #include "octet/engine.h"
 #include "train/run_config.h"
 
@@ -50,12 +51,18 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
 // The newest sound checkpoint of a run folder; any other path unchanged.
 std::string model_folder(const std::string& path);
 
-// Runs an evaluator of these options over `tokens` tokens, with a progress bar.
+// --format and --key: how a command reads texts.
+void add_text_options(CLI::App& command, TextOptions& text);
+
+// A prepared set, whose tokens are those of the model's vocabulary (in the folder or file `tokenizer`).
+EvalTokens open_set(const std::string& prefix, const WeightSource& weights, const std::string& tokenizer);
+// Texts, behind begin tokens where the tokenizer puts them there and `bos`; at least the first `most` tokens (0 = all).
+EvalTokens read_texts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const TextOptions& text,
+                      bool bos, int64_t most);
+
+// Runs an evaluator of these options, with a progress bar.
 PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
-                                    int64_t tokens, const std::function<void(int64_t, std::span<int32_t>)>& read,
-                                    const Tokenizer* tokenizer);
-// Copies tokens of a list, for that.
-std::function<void(int64_t, std::span<int32_t>)> reader_of(const std::vector<int32_t>& ids);
+                                    const EvalTokens& tokens, const Tokenizer* tokenizer);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);

@@ -16,20 +16,24 @@ struct QuantizeOptions {
   std::string weights = "row", activations, kv;  // fp8
   // int4, int8
   std::string method, group = "128", order = "off";
-  bool asymmetric = false;
+  bool asymmetric = false, no_bos = false;
+  TextOptions read;
   std::vector<std::string> keep;
   int64_t samples = 128;
   uint64_t seed = 1;
   double damping = 0.01, alpha = 0.5, bound = 0;
 };
 
-// A text as token ids: a file, `most` tokens of it at least (0 = all); or a .bin of octet data.
-std::vector<int32_t> read_ids(const std::string& path, const Tokenizer* tokenizer, const WeightSource& weights,
-                              int64_t most);
+// A text as tokens: files, `most` tokens of them at least (0 = all), or a .bin of octet data. `tokenizer`: null where
+// none is needed; `folder`: the model's.
+EvalTokens read_tokens(const std::string& path, const Tokenizer* tokenizer, const QuantizeOptions& options,
+                       const WeightSource& weights, const std::string& folder, int64_t most);
+// The first `most` of its ids (0 = all), to calibrate on.
+std::vector<int32_t> ids_of(const EvalTokens& tokens, int64_t most);
 
-// Perplexity on ids, up to max_tokens of them.
+// Perplexity on up to max_tokens of them.
 PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
-                            const Target& target, const std::vector<int32_t>& ids, const Tokenizer* tokenizer);
+                            const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer);
 // One line: before, after, the difference.
 void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after);
 

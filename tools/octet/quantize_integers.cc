@@ -90,15 +90,15 @@ void quantize_to_integers(const QuantizeOptions& options, const WeightSource& we
   if (named || !options.text.empty() || !options.calibration.ends_with(".bin"))
     tokenizer = load_tokenizer(named ? options.tokenizer : folder);
   job.length = std::min(options.length, weights.config().max_positions);
-  job.ids = choose_windows(read_ids(options.calibration, tokenizer.get(), weights, 0), options.samples, job.length,
-                           options.seed);
+  const EvalTokens text = read_tokens(options.calibration, tokenizer.get(), options, weights, folder, 0);
+  job.ids = choose_windows(ids_of(text, 0), options.samples, job.length, options.seed, text.begin_id);
 
   std::optional<PerplexityResult> before;
-  std::vector<int32_t> ids;
+  EvalTokens measured;
   if (!options.text.empty()) {
-    ids = read_ids(options.text, tokenizer.get(), weights,
-                   tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens}));
-    before = measure_on("before", weights, options, job.target, ids, tokenizer.get());
+    measured = read_tokens(options.text, tokenizer.get(), options, weights, folder,
+                           tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens}));
+    before = measure_on("before", weights, options, job.target, measured, tokenizer.get());
   }
   if (has_interrupted_run(options.out)) fmt::print("{}: goes on with an interrupted run\n", options.out);
   Progress progress({.title = "quantize", .unit = "layer", .total = weights.config().layers});
@@ -114,7 +114,7 @@ void quantize_to_integers(const QuantizeOptions& options, const WeightSource& we
     return;
   }
   print_perplexities(options.out, *before,
-                     measure_on("after", *open_weights(options.out), options, job.target, ids, tokenizer.get()));
+                     measure_on("after", *open_weights(options.out), options, job.target, measured, tokenizer.get()));
 }
 
 }  // namespace octet
