@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kIdleSeconds = 3600;
 
-ErrorKind kind_of(const std::exception& error) {
-  if (const auto* refused = dynamic_cast<const RequestError*>(&error)) return refused->kind();
-  return dynamic_cast<const Error*>(&error) != nullptr ? ErrorKind::kInvalid : ErrorKind::kInternal;
-}
-
 void normalize(std::vector<float>& values) {
   double square = 0;
   for (const float value : values) square += double{value} * double{value};

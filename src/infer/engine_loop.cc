@@ -49,12 +49,6 @@ ErrorKind kind_of(Refusal refusal) {
   return ErrorKind::kInternal;
 }
 
-ErrorKind kind_of(const std::exception& error) {
-  if (const auto* refused = dynamic_cast<const RequestError*>(&error)) return refused->kind();
-  const auto* own = dynamic_cast<const Error*>(&error);
-  return own && own->code() == ErrorCode::kInvalidArgument ? ErrorKind::kInvalid : ErrorKind::kInternal;
-}
-
 // Error kind and text of a sequence that the scheduler ended; none for other reasons.
 std::pair<ErrorKind, std::string> end_cause(FinishReason reason, const RequestText& sequence, double now) {
   if (reason == FinishReason::kTimeout)

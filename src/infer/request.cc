@@ -140,6 +140,12 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   return request;
 }
 
+ErrorKind kind_of(const std::exception& error) {
+  if (const auto* refused = dynamic_cast<const RequestError*>(&error)) return refused->kind();
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own && own->code() == ErrorCode::kInvalidArgument ? ErrorKind::kInvalid : ErrorKind::kInternal;
+}
+
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool include) : stops_(std::move(stops)), include_(include) {
   for (const std::string& stop : stops_)
     check(!stop.empty(), ErrorCode::kInvalidArgument, "stop: an empty stop string would end every text at once");

@@ -100,6 +100,7 @@ class RequestError : public Error {
  private:
   ErrorKind kind_;
 };
+ErrorKind kind_of(const std::exception& error);  // kInvalid of an invalid argument alone
 
 // Throws kInvalidArgument with the invalid value and its range or the remedy; RequestError for a long prompt.
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model);

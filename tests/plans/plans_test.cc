@@ -17,6 +17,7 @@
 #include "base/testing/test_data.h"
 #include "exec/executor.h"
 #include "infer/serving_program.h"
+#include "kernels/cpu/kernel.h"
 #include "plans/plan_digest.h"
 #include "train/stepper.h"
 
@@ -79,7 +80,9 @@ Case serving_case(const std::string& family, const std::string& recipe, const Ta
 
 std::vector<Case> corpus() {
   std::vector<Case> cases;
-  const Target cpu = cpu_target(), h200 = h200_target();
+  Target cpu = cpu_target();
+  const Target h200 = h200_target();
+  cpu.workspace_bytes = cpu::kLeastWorkspace;  // whatever threads this machine has
   for (const std::string& family : architectures()) {
     for (const Target& target : {cpu, h200}) {
       for (const char* recipe : {"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {

@@ -122,9 +122,9 @@ void print_json(const std::string& prompt, const Text& text) {
 }
 
 // A failed text does not stop the others from being printed; it is counted for the exit code.
-void print_failure(const Text& text, const std::string& error, Options& options) {
-  const std::string& prompt = options.prompts[text.prompt];
-  check(options.prompts.size() * static_cast<size_t>(options.count) > 1, ErrorCode::kInvalidArgument, "{}", error);
+void print_failure(const Text& text, const GenerationEvent& event, Options& options) {
+  const std::string &prompt = options.prompts[text.prompt], &error = event.error;
+  check(options.prompts.size() * static_cast<size_t>(options.count) > 1, error_code_of(event), "{}", error);
   ++options.failed;
   fmt::print(stderr, "octet: prompt {} of {}: {}\n", text.prompt + 1, options.prompts.size(), error);
   if (!options.json) return;
@@ -165,7 +165,7 @@ bool print_beams(GenerationStream& stream, Text text, Options& options) {
   for (GenerationEvent event; stream.next(event);) {
     text.sample = event.sample;
     if (event.finished == FinishReason::kError) {
-      print_failure(text, event.error, options);
+      print_failure(text, event, options);
       continue;
     }
     text.words = event.text, text.ids = event.ids, text.logprobs = event.logprobs, text.top = event.top;
@@ -193,7 +193,7 @@ bool print_text(GenerationStream& stream, Text text, Options& options) {
       log_debug("first token after {:.3f} s", std::exchange(options.since_start, nullptr)->seconds());
     if (event.finished == FinishReason::kError) {
       if (opened) write_text("\n");
-      print_failure(text, event.error, options);
+      print_failure(text, event, options);
       return std::ferror(stdout) == 0;
     }
     text.finished = event.finished;
@@ -272,7 +272,7 @@ void interact(Engine& engine, const Tokenizer& tokenizer, const Options& options
       GenerationStream stream = engine.submit(std::move(request));
       FinishReason finished = FinishReason::kNone;
       for (GenerationEvent event; stream.next(event);) {
-        check(event.finished != FinishReason::kError, ErrorCode::kInvalidArgument, "{}", event.error);
+        check(event.finished != FinishReason::kError, error_code_of(event), "{}", event.error);
         said.insert(said.end(), event.ids.begin(), event.ids.end());
         if (!write_text(event.text)) return;
         finished = event.finished;

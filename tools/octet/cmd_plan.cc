@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/threads.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
 #include "train/activation_table.h"
@@ -49,12 +50,13 @@ void run_plan_of_stages(const Options& options, const ModelConfig& model, const 
 
 void run_plan(const Options& options) {
   if (options.list_models) return list_models();
-  Target target = find_target(options.target);
   RunConfig config;
   config.recipe = "bf16";
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
   if (anything || !options.activations) read_run_options(options.run, config, settings);
+  set_thread_count(static_cast<int>(config.threads));
+  const Target target = find_target(options.target);
   if (options.activations && options.stages) {
     std::fputs(to_text(stage_activation_table(config.recipe, target)).c_str(), stdout);
     return;

@@ -144,4 +144,9 @@ PerplexityResult measure_perplexity(const std::string& title, const WeightSource
   });
 }
 
+ErrorCode error_code_of(const GenerationEvent& event) {
+  const bool fault = event.error_kind == ErrorKind::kDevice || event.error_kind == ErrorKind::kInternal;
+  return fault ? ErrorCode::kInternal : ErrorCode::kInvalidArgument;
+}
+
 }  // namespace octet

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "eval/perplexity.h"
 #include "io/corpus.h"
 #include "octet/engine.h"
@@ -63,6 +64,8 @@ EvalTokens read_texts(const std::vector<std::string>& paths, const Tokenizer& to
 // Runs an evaluator of these options, with a progress bar.
 PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
                                     const EvalTokens& tokens, const Tokenizer* tokenizer);
+// Of a text that ended with an error: kInternal where that is no fault of the request.
+ErrorCode error_code_of(const GenerationEvent& event);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);

@@ -55,9 +55,9 @@ class CpuExecutor final : public PlanExecutor<cpu::GraphRunner> {
 
  private:
   void bind_graphs() {
-    check(plan_.workspace_bytes >= cpu::workspace_bytes(), ErrorCode::kInvalidArgument,
+    check(plan_.workspace_bytes >= cpu::kLeastWorkspace, ErrorCode::kInvalidArgument,
           "the plan has {} bytes of workspace and the CPU kernels need {}: plan with cpu_target()",
-          plan_.workspace_bytes, cpu::workspace_bytes());
+          plan_.workspace_bytes, cpu::kLeastWorkspace);
     input_memory_ = cpu::MappedMemory(input_bytes(), "the inputs");
     std::byte* inputs = input_memory_.data();
     const std::span<std::byte> workspace = {arena_.data() + plan_.workspace_offset,

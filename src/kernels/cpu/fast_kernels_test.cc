@@ -108,6 +108,37 @@ TEST(FastKernels, ResultsDoNotDependOnTheThreadCount) {
   set_thread_count(0);
 }
 
+// The share of many threads in the workspace may be too small for one of them: fewer run, and the sums are the same.
+// Without room for it, attention_grad keeps no product of the rows of out and dout.
+TEST(FastKernels, RunOnAsManyThreadsAsHaveScratch) {
+  for (const Case& c : all_cases()) {
+    const bool attends = c.op == Op::kAttention || c.op == Op::kAttentionGrad || c.op == Op::kPagedAttention;
+    const bool shares = c.op == Op::kScaledMatmul || c.op == Op::kSample || c.op == Op::kTopLogprobs || c.op == Op::kRmsNorm;
+    if (c.large || (!shares && !(attends && c.name.starts_with("tiles")))) continue;
+    for (DType dtype : c.dtypes) {
+      SCOPED_TRACE(case_name(c, dtype));
+      const BuiltCase built = build_case(c, dtype);
+      set_thread_count(1);
+      const auto expected = run_node(built.graph, built.node(), built.inputs);
+      set_thread_count(64);
+      EXPECT_EQ(run_node_within(9 << 18, built.graph, built.node(), built.inputs), expected);
+    }
+  }
+  set_thread_count(0);
+}
+
+TEST(FastKernels, ScratchGrowsWithThreads) {
+  for (int threads : {1, 15, 256, 4096}) {
+    set_thread_count(threads);
+    EXPECT_GE(workspace_bytes(), kLeastWorkspace);
+    EXPECT_EQ(threads_with_room("op", workspace_bytes(), kWorkspacePerThread), threads);
+  }
+  EXPECT_EQ(threads_with_room("op", 1000, 300), 3);
+  EXPECT_EQ(threads_with_room("op", 0, 0), 4096);
+  EXPECT_THROW(threads_with_room("op", 299, 300), Error);
+  set_thread_count(0);
+}
+
 // Rows [0, rows) of a product [8 or more, n]: what select_kernel's row makes of them alone.
 std::vector<std::byte> product_rows(DType a_type, DType b_type, int64_t rows, int64_t of_rows) {
   constexpr int64_t kN = 131, kK = 1100;

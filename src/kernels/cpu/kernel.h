@@ -20,7 +20,7 @@ using octet::Tensor;
 struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;
-  std::span<std::byte> workspace;  // shared scratch of cpu_workspace_bytes()
+  std::span<std::byte> workspace;  // shared scratch, at least kLeastWorkspace
 };
 
 using BoundKernel = std::function<void(const KernelArgs&)>;
@@ -68,8 +68,13 @@ auto with_wide_type(DType dtype, const Visit& visit) {
 // Copies all bytes, unless they are the same or the result is unused.
 void copy_tensor(const Tensor& from, const Tensor& to);
 
-// Scratch available to every kernel; kernels that need more work in pieces.
+// Scratch available to every kernel: workspace_bytes() where a plan is made, which grows with thread_count(). Kernels
+// that need more work in pieces, or on fewer threads. Which kernel takes a node depends on kLeastWorkspace alone.
+inline constexpr int64_t kLeastWorkspace = int64_t{32} << 20;
+inline constexpr int64_t kWorkspacePerThread = int64_t{9} << 18;  // operands packed by a GEMM; heads of 1024
 int64_t workspace_bytes();
+// As many of thread_count() threads as `bytes` have room for, `each` a thread; `op` is named where none has.
+int64_t threads_with_room(const char* op, int64_t bytes, int64_t each);
 
 // Reference kernels work on doubles, whatever the declared types; the caller rounds results to their declared types.
 struct RefTensor {

@@ -1,5 +1,6 @@
 // The table of kernel entries: for every op its families' fast entries, best first, then an entry that runs any node
 // with its reference kernel: doubles in, declared types out, serial, and the only entry that allocates when it runs.
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -63,6 +64,12 @@ void copy_tensor(const Tensor& from, const Tensor& to) {
   });
 }
 
-int64_t workspace_bytes() { return int64_t{32} << 20; }
+int64_t workspace_bytes() { return std::max(kLeastWorkspace, thread_count() * kWorkspacePerThread); }
+
+int64_t threads_with_room(const char* op, int64_t bytes, int64_t each) {
+  check(bytes >= each, ErrorCode::kUnsupported, "{}: a thread needs {} bytes of scratch, there are {}", op, each,
+        bytes);
+  return each == 0 ? thread_count() : std::min<int64_t>(thread_count(), bytes / each);
+}
 
 }  // namespace octet::cpu

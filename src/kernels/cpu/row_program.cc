@@ -196,10 +196,7 @@ void RowProgram::finish_partials(const KernelArgs& args, float* partials) const 
 void RowProgram::run(const KernelArgs& args) const {
   const int64_t partial_bytes = round_up(partial_floats_ * chunks_ * 4, kAlignment);
   const auto available = static_cast<int64_t>(args.workspace.size());
-  int64_t threads = std::min<int64_t>(thread_count(), chunks_);
-  if (thread_bytes_ > 0) threads = std::min(threads, std::max<int64_t>(1, (available - partial_bytes) / thread_bytes_));
-  check(partial_bytes + threads * thread_bytes_ <= available, ErrorCode::kInternal,
-        "row kernels need {} + {} bytes of scratch, the workspace has {}", partial_bytes, thread_bytes_, available);
+  const int64_t threads = std::min(threads_with_room("row kernels", available - partial_bytes, thread_bytes_), chunks_);
   auto* partials = reinterpret_cast<float*>(args.workspace.data());
   const auto run_share = [&](int64_t thread, int64_t sharing) {
     std::byte* tiles = args.workspace.data() + partial_bytes + thread * thread_bytes_;

@@ -74,7 +74,7 @@ class AmxGradient {
         low[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(t, task.start) - at.key));
         high[r] = static_cast<int32_t>(std::min(at.keys, t + 1 - at.key));
         if (p.bias(at.head) != 0) add_bias(scores_ + (row + r) * kBlock, cols, p.bias(at.head), at.key - t);
-        lse[r] = inputs.lse[t * p.heads + at.head], delta[r] = inputs.delta[t * p.heads + at.head];
+        lse[r] = inputs.lse[t * p.heads + at.head], delta[r] = at.delta(p, inputs, t);
         if (!inputs.stream) continue;
         std::fill_n(keep_ + r * kBlock, kBlock, 1.0f);
         drop_probabilities(p, *inputs.stream, at.head, t, at.key - task.start, high[r], keep_ + r * kBlock, words_);

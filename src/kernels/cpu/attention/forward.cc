@@ -27,7 +27,7 @@ struct VectorBlock {
   int64_t out_row;
   float *q, *keys, *values, *scores, *out;  // [block][dim] [dim][block] [block][dim] [block][block] [block][dim]
   uint32_t* words;
-  VectorBlock(const AttentionProblem& p, Scratch scratch)
+  VectorBlock(const AttentionProblem& p, Scratch& scratch)
       : out_row(p.padded_dim),
         q(scratch.take(kBlock * p.padded_dim)),
         keys(scratch.take(p.padded_dim * kBlock)),
@@ -56,7 +56,7 @@ struct AmxBlock {
   uint32_t *keys, *values;   // pairs: [width / 2][block], [block / 2][width]
   float *scores, *out;       // [block][block], [block][width]
   uint32_t* words;
-  AmxBlock(const AttentionProblem& p, Scratch scratch)
+  AmxBlock(const AttentionProblem& p, Scratch& scratch)
       : out_row(amx::round_up_step(p.dim)),
         q(scratch.take<uint16_t>(kBlock * out_row)),
         high(scratch.take<uint16_t>(kBlock * kBlock)),
@@ -136,10 +136,12 @@ void attention(const AttentionProblem& p, const KernelArgs& args) {
   for (int i : {0, 1}) clear_outside(args.out[i], inputs.starts[0], inputs.starts[inputs.segments]);
   // In a segment query blocks with the longest rows first, then heads.
   const auto tasks_of = [&](int64_t segment) { return inputs.blocks(segment) * p.heads; };
-  for_each_task(inputs.segments, thread_count(), tasks_of, [&](int64_t thread, int64_t segment, int64_t task) {
+  const int64_t threads = threads_with_room("attention", std::ssize(args.workspace), scratch_bytes<Block>(p));
+  for_each_task(inputs.segments, threads, tasks_of, [&](int64_t thread, int64_t segment, int64_t task) {
     const int64_t start = inputs.starts[segment], end = inputs.starts[segment + 1];
     const int64_t first = start + (inputs.blocks(segment) - 1 - task / p.heads) * kBlock;
-    const Block block(p, Scratch(args.workspace, thread, thread_count()));
+    Scratch scratch(args.workspace, thread, threads);
+    const Block block(p, scratch);
     run_block<T>(p, args, inputs, block, task % p.heads, start, end, first, std::min(end, first + kBlock));
   });
 }

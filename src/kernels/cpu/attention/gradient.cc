@@ -18,7 +18,7 @@ constexpr int64_t kBlock = kAttentionBlock;
 float* take_dq(Scratch& scratch, int64_t rows, int64_t width) { return scratch.take((rows + kBlock) * width); }
 
 template <typename Loop>
-int64_t scratch_bytes(const AttentionProblem& p, int64_t dq_rows) {
+int64_t task_bytes(const AttentionProblem& p, int64_t dq_rows) {
   Scratch scratch;
   const Loop loop(p, scratch);
   take_dq(scratch, dq_rows, loop.width);
@@ -59,7 +59,9 @@ void run_task(const AttentionProblem& p, const KernelArgs& args, const GradientI
     for (int64_t head = 0; head < heads; ++head) {
       for (int64_t query = std::max(task.first_query, key); query < last_seeing; query += kBlock) {
         const int64_t count = std::min(kBlock, task.last_query - query), of = task.first_head + head;
-        loop.add(p, inputs, task, {of, query, key, keys, q_rows(0, query, count, of), q_rows(6, query, count, of)},
+        loop.add(p, inputs, task,
+                 {of, query, key, keys, q_rows(0, query, count, of), q_rows(4, query, count, of),
+                  q_rows(6, query, count, of)},
                  dq + (task.want_dq ? head * queries + query - task.first_query : 0) * loop.width);
       }
     }
@@ -80,35 +82,29 @@ template <typename T>
 void make_delta(const AttentionProblem& p, const KernelArgs& args, float* delta) {
   const T *out = args.in[4].as<const T>(), *dout = args.in[6].as<const T>();
   parallel_for(p.tokens * p.heads, 256, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      simd::Floats sum{};
-      simd::for_lanes(p.dim, [&](int64_t d, auto lanes) {
-        sum = simd::fma(simd::load(out + i * p.dim + d, lanes), simd::load(dout + i * p.dim + d, lanes), sum);
-      });
-      delta[i] = simd::sum(sum);
-    }
+    for (int64_t i = begin; i < end; ++i) delta[i] = delta_of(out + i * p.dim, dout + i * p.dim, p.dim);
   });
 }
 
 template <typename T, typename Loop>
 void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
+  // Without room for the deltas of all rows beside scratch for all threads, blocks of queries make their own.
+  const int64_t all_deltas = (p.tokens * p.heads * 4 + 63) / 64 * 64, least = task_bytes<Loop>(p, kBlock);
+  const int64_t delta_bytes = all_deltas + thread_count() * least <= std::ssize(args.workspace) ? all_deltas : 0;
   const GradientInputs inputs{AttentionInputs(p, args, 7), args.in[5].as<const float>(),
-                              reinterpret_cast<float*>(args.workspace.data())};
+                              delta_bytes > 0 ? reinterpret_cast<float*>(args.workspace.data()) : nullptr};
   const int32_t* starts = inputs.starts;
   for (int i : {0, 1, 2}) clear_outside(args.out[i], starts[0], starts[inputs.segments]);
-  const int64_t delta_bytes = (p.tokens * p.heads * 4 + 63) / 64 * 64, least = scratch_bytes<Loop>(p, kBlock);
-  const int64_t left = static_cast<int64_t>(args.workspace.size()) - delta_bytes;
-  check(left >= least, ErrorCode::kInternal, "attention_grad needs {} bytes of scratch, the workspace has {}",
-        delta_bytes + least, args.workspace.size());
-  make_delta<T>(p, args, inputs.delta);
+  if (delta_bytes > 0) make_delta<T>(p, args, inputs.delta);
 
   int64_t longest = 0, segments_used = 0;
   for (int64_t s = 0; s < inputs.segments; ++s) {
     longest = std::max(longest, inputs.length(s)), segments_used += inputs.length(s) > 0;
   }
   const int64_t whole_tasks = segments_used * p.kv_heads;
-  int64_t threads = std::min<int64_t>(thread_count(), left / least);
-  const bool whole = threads * scratch_bytes<Loop>(p, longest * p.group()) <= left && whole_tasks >= threads;
+  const int64_t left = std::ssize(args.workspace) - delta_bytes;
+  int64_t threads = threads_with_room("attention_grad", left, least);
+  const bool whole = threads * task_bytes<Loop>(p, longest * p.group()) <= left && whole_tasks >= threads;
   if (whole) threads = std::clamp<int64_t>(whole_tasks, 1, threads);
   const auto scratch = [&](int64_t thread) {
     return Scratch(args.workspace.subspan(static_cast<size_t>(delta_bytes)), thread, threads);

@@ -9,8 +9,17 @@ namespace octet::cpu {
 // Operands: q k v segments out lse dout rng; results dq dk dv.
 struct GradientInputs : AttentionInputs {
   const float* lse;
-  float* delta;  // [tokens, heads], in the workspace
+  float* delta;  // [tokens, heads], in the workspace; null: delta_of() each row
 };
+
+template <typename T>
+float delta_of(const T* out, const T* dout, int64_t dim) {
+  simd::Floats sum{};
+  simd::for_lanes(dim, [&](int64_t d, auto lanes) {
+    sum = simd::fma(simd::load(out + d, lanes), simd::load(dout + d, lanes), sum);
+  });
+  return simd::sum(sum);
+}
 
 // Range of one task: heads of one kv head, and token ranges of one segment that start on the block grid.
 struct GradientTask {
@@ -24,7 +33,13 @@ struct GradientTask {
 template <typename T>
 struct GradientBlock {
   int64_t head, query, key, keys;
-  tiles::Rows<T> q, dout;
+  tiles::Rows<T> q, out, dout;
+
+  float delta(const AttentionProblem& p, const GradientInputs& inputs, int64_t t) const {
+    if (inputs.delta != nullptr) return inputs.delta[t * p.heads + head];
+    const int64_t row = (t - query) * q.row;
+    return delta_of(out.data + row, dout.data + row, p.dim);
+  }
 };
 
 // Probabilities times dropout, and dS, from a vector of scores and dP; keep: dropout factors, if any.
@@ -110,7 +125,7 @@ class VectorGradient {
                    const GradientBlock<T>& at, int64_t t, int64_t count, float* scores, float* dp) {
     const auto low = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(t, task.start) - at.key));
     const auto high = static_cast<int32_t>(std::min(at.keys, t + 1 - at.key));
-    const float lse = inputs.lse[t * p.heads + at.head], delta = inputs.delta[t * p.heads + at.head];
+    const float lse = inputs.lse[t * p.heads + at.head], delta = at.delta(p, inputs, t);
     alignas(64) float keep[kBlock];
     if (inputs.stream) {
       std::fill_n(keep, count, 1.0f);

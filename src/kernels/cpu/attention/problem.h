@@ -132,4 +132,12 @@ class Scratch {
   std::byte* begin_ = nullptr;
 };
 
+// What a Block takes.
+template <typename Block, typename Problem>
+int64_t scratch_bytes(const Problem& p) {
+  Scratch scratch;
+  const Block block(p, scratch);
+  return scratch.used();
+}
+
 }  // namespace octet::cpu

@@ -98,7 +98,7 @@ BoundKernel bind_grouped_codes(const Graph& graph, const Node& node) {
   const int64_t group = layout == ScaleLayout::kRow ? depth : scale_group(layout);
   const GroupedWeights weights{
       .outputs = node.results[0].shape[1], .depth = depth, .group = group, .scales = nullptr, .stride = rows};
-  if (group == 0 || depth % group != 0 || group_gemm_scratch_bytes(8, weights) > workspace_bytes()) return nullptr;
+  if (group == 0 || depth % group != 0 || group_gemm_scratch_bytes(8, weights) > kLeastWorkspace) return nullptr;
   return [=, has_zero = node.operand("w_zero").exists()](const KernelArgs& args) {
     GemmOutput out{.data = args.out[0].data, .dtype = args.out[0].dtype()};
     if (args.in[1].elements() == 1)

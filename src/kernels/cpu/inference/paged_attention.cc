@@ -49,7 +49,7 @@ struct Sequence {
 
 struct Buffers {
   float *q, *rows, *keys_t, *scores, *out;
-  Buffers(const PagedProblem& p, Scratch scratch)
+  Buffers(const PagedProblem& p, Scratch& scratch)
       : q(scratch.take(kBlock * p.padded_dim)),
         rows(scratch.take(kBlock * p.padded_dim)),
         keys_t(scratch.take(kBlock * p.padded_dim)),
@@ -212,9 +212,11 @@ void paged_attention(const PagedProblem& p, const KernelArgs& args) {
     const Sequence s = sequence_of(p, args, index);
     return s.queries == 0 ? 0 : decodes(p, s) ? p.kv_heads : p.heads * ((s.queries + kBlock - 1) / kBlock);
   };
-  for_each_task(p.sequences, thread_count(), tasks_of, [&](int64_t thread, int64_t index, int64_t task) {
+  const int64_t threads = threads_with_room("paged_attention", std::ssize(args.workspace), scratch_bytes<Buffers>(p));
+  for_each_task(p.sequences, threads, tasks_of, [&](int64_t thread, int64_t index, int64_t task) {
     const Sequence s = sequence_of(p, args, index);
-    const Buffers buffers(p, Scratch(args.workspace, thread, thread_count()));
+    Scratch scratch(args.workspace, thread, threads);
+    const Buffers buffers(p, scratch);
     if (decodes(p, s)) return decode<T, C>(p, args, s, buffers, task);
     const int64_t first = task / p.heads * kBlock;
     prefill_block<T, C>(p, args, s, buffers, task % p.heads, first, std::min(kBlock, s.queries - first));

@@ -20,6 +20,7 @@ constexpr int64_t kRoomOfB = 1280 << 10;
 constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more than the engine's
 constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
 constexpr int64_t kScratchPerThread = kRoomOfA + kRoomOfB + kBlockM * (kBlockN + kTilePadding) * 4;
+static_assert(kScratchPerThread <= kWorkspacePerThread);
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -121,9 +122,7 @@ void gemm(const GemmEngine& engine, const MatrixView& a, const MatrixView& b, co
           std::span<std::byte> scratch) {
   const int64_t rows = a.transposed ? a.cols : a.rows, depth = a.transposed ? a.rows : a.cols;
   const int64_t cols = b.transposed ? b.rows : b.cols;
-  const auto room = static_cast<int64_t>(scratch.size()) / kScratchPerThread;
-  check(room >= 1, ErrorCode::kInternal, "gemm: {} bytes of scratch, needs {}", scratch.size(), kScratchPerThread);
-  const int64_t threads = std::min<int64_t>(thread_count(), room);
+  const int64_t threads = threads_with_room("gemm", std::ssize(scratch), kScratchPerThread);
   const Blocks blocks = choose_blocks(engine, rows, cols, depth, threads);
   const int64_t blocks_m = (rows + blocks.m - 1) / blocks.m, blocks_n = (cols + blocks.n - 1) / blocks.n;
   const int64_t a_row = engine.stored_row != nullptr ? engine.stored_row(a) : 0;

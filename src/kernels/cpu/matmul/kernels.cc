@@ -45,7 +45,7 @@ struct Product {
     return is_wide_float(node.results[0].dtype) && is_wide_float(c_dtype);
   }
   bool is_few_rows() const {
-    return m <= kGemvRows && k > 0 && !trans_a && trans_b && gemv_scratch_bytes(m, k) <= workspace_bytes();
+    return m <= kGemvRows && k > 0 && !trans_a && trans_b && gemv_scratch_bytes(m, k) <= kLeastWorkspace;
   }
   MatrixView left(const KernelArgs& args) const { return view(args.in[0], trans_a); }
   MatrixView right(const KernelArgs& args) const { return view(args.in[b], trans_b); }
@@ -185,7 +185,7 @@ BoundKernel bind_groups(const Graph& graph, const Node& node) {
   GroupedWeights weights{.outputs = product.n, .depth = product.k, .group = group};
   if (node.attr<std::string>("order") != "rows16" || product.a_dtype != DType::kI8 || product.b_dtype != DType::kI4 ||
       product.trans_a || !is_outside(graph, node, 1, "scaling_a") || !product.has_wide_result(node) || group == 0 ||
-      product.k % group != 0 || group_gemm_scratch_bytes(8, weights) > workspace_bytes()) {
+      product.k % group != 0 || group_gemm_scratch_bytes(8, weights) > kLeastWorkspace) {
     return nullptr;
   }
   return [product, weights, zero = node.operand("b_zero").exists()](const KernelArgs& args) {

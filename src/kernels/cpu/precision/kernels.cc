@@ -246,8 +246,8 @@ BoundKernel bind_quantize(const Graph& graph, const Node& node) {
   const int64_t group = scale_group(parse_scale_layout(node.attr<std::string>("scaling")));
   if (!is_wide_float(x.dtype) || !is_code(format) || format == DType::kI4 || group % kScaleBlock != 0) return nullptr;
   const int64_t scratch = (x.shape.rows() + x.shape.cols()) * 4;
-  check(scratch <= workspace_bytes(), ErrorCode::kUnsupported, "quantize: {} rows and columns need {} bytes of {}",
-        scratch / 4, scratch, workspace_bytes());
+  check(scratch <= kLeastWorkspace, ErrorCode::kUnsupported, "quantize: {} rows and columns need {} bytes of {}",
+        scratch / 4, scratch, kLeastWorkspace);
   return with_code_type(format, [&]<typename Code>(Code) {
     return with_wide_type(x.dtype, [&]<typename T>(T) -> BoundKernel {
       return [node_job = job_of<Code>(graph, node)](const KernelArgs& args) {

@@ -60,12 +60,11 @@ std::span<const float> row_of(const Tensor& logits, int64_t index, int64_t vocab
 // body(row, scratch) for all rows, on as many threads as have scratch in the workspace.
 template <typename Body>
 void for_rows(const KernelArgs& args, int64_t rows, int64_t vocab, const Body& body) {
-  const int64_t bytes = RowScratch::bytes(vocab), most = static_cast<int64_t>(args.workspace.size()) / bytes;
-  check(most > 0, ErrorCode::kUnsupported, "sampling: a vocabulary of {} needs {} bytes of scratch, there are {}",
-        vocab, bytes, args.workspace.size());
+  const int64_t bytes = RowScratch::bytes(vocab);
+  const int64_t threads = threads_with_room("sampling", std::ssize(args.workspace), bytes);
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t thread) {
-    if (thread >= most) return;
+    if (thread >= threads) return;
     const RowScratch scratch(args.workspace.data() + thread * bytes, vocab);
     for (int64_t row = next++; row < rows; row = next++) body(row, scratch);
   };

@@ -110,8 +110,8 @@ void run_variant(const char* name, const BoundKernel& kernel, const Node& node, 
     void* data = run.taken[r] >= 0 ? in[static_cast<size_t>(run.taken[r])].data : out_buffers[r].data();
     out.push_back({run.wanted[r] ? data : nullptr, &node.results[r]});
   }
-  static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
-  kernel({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
+  static GuardedBuffer workspace({DType::kU8, {kLeastWorkspace}});
+  kernel({in, out, {workspace.data(), static_cast<size_t>(kLeastWorkspace)}});
 
   for (size_t i = 0; i < in_buffers.size(); ++i) {
     if (!in_buffers[i].intact()) report(fmt::format("wrote around input {}", i));
@@ -180,6 +180,11 @@ std::vector<std::string> check_row(const KernelEntry& row, const Graph& graph, c
 
 std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
                                              const std::vector<RefTensor>& inputs) {
+  return run_node_within(kLeastWorkspace, graph, node, inputs);
+}
+
+std::vector<std::vector<std::byte>> run_node_within(int64_t workspace_bytes, const Graph& graph, const Node& node,
+                                                    const std::vector<RefTensor>& inputs) {
   std::vector<std::vector<std::byte>> in_bytes, out_bytes;
   std::vector<Tensor> in, out;
   for (const RefTensor& tensor : inputs) {
@@ -191,8 +196,8 @@ std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& nod
     out_bytes.emplace_back(static_cast<size_t>(type.bytes()));
     out.push_back({out_bytes.back().data(), &type});
   }
-  static GuardedBuffer workspace({DType::kU8, {workspace_bytes()}});
-  select_kernel(graph, node).run({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes())}});
+  static GuardedBuffer workspace({DType::kU8, {kLeastWorkspace}});
+  select_kernel(graph, node).run({in, out, {workspace.data(), static_cast<size_t>(workspace_bytes)}});
   return out_bytes;
 }
 

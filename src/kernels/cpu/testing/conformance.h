@@ -28,6 +28,9 @@ std::vector<std::string> check_row(const KernelEntry& row, const Graph& graph, c
 // The bytes of the node's results computed by the row that select_kernel chooses; absent inputs have no values.
 std::vector<std::vector<std::byte>> run_node(const Graph& graph, const Node& node,
                                              const std::vector<RefTensor>& inputs);
+// With less scratch than kLeastWorkspace.
+std::vector<std::vector<std::byte>> run_node_within(int64_t workspace_bytes, const Graph& graph, const Node& node,
+                                                    const std::vector<RefTensor>& inputs);
 
 // Differences between the fusion's results and those of its members run one by one, each by its best row: one line
 // each.
