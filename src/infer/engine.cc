@@ -53,11 +53,11 @@ void check_options(const EngineOptions& o) {
 // `weights`: source of defaults for options left unset; null with random weights.
 ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model, const WeightSource* weights) {
   const LoggedTime time("device and recipe");
-  Recipe recipe = weights != nullptr
-                      ? serving_recipe(*weights, o.recipe, "bf16", target_of(resolve_device(o.device)).device)
-                      : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
+  const Target target = target_of(resolve_device(o.device));
+  Recipe recipe = weights != nullptr ? serving_recipe(*weights, target, o.recipe, "bf16")
+                                     : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
   const bool stored_scales = weights != nullptr && weights->has_kv_scales();
-  ServingOptions serving{.target = target_of(resolve_device(o.device)),
+  ServingOptions serving{.target = target,
                          .recipe = recipe,
                          .cache_dtype = !o.kv_cache.empty() ? parse_cache_dtype(o.kv_cache)
                                         : stored_scales     ? DType::kE4M3

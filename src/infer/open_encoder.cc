@@ -49,7 +49,7 @@ std::unique_ptr<Engine> open_encoder(const std::string& model, const EngineOptio
   if (options.context > 0) parts.folder.max_length = std::min(parts.folder.max_length, options.context);
   const Target target = target_of(resolve_device(options.device));
   const std::string otherwise = options.recipe.empty() ? "bf16" : options.recipe;
-  const Recipe recipe = weights ? serving_recipe(*weights, options.recipe, "bf16") : parse_recipe(otherwise);
+  const Recipe recipe = weights ? serving_recipe(*weights, target, options.recipe, "bf16") : parse_recipe(otherwise);
   parts.runner = std::make_unique<EncoderRunner>(
       config, EncoderProgramOptions{.target = target,
                                     .recipe = recipe,

@@ -63,7 +63,8 @@ TEST(PublishedFolders, ExpertsRunInCodes) {
                    build_logits(builder, weights->config(), {.tokens = 16, .max_segments = 1, .max_length = 16}));
     Program program;
     program.add_graph(std::move(graph));
-    const Plan plan = compile(std::move(program), {.target = target, .recipe = serving_recipe(*weights, recipe)});
+    const Plan plan =
+        compile(std::move(program), {.target = target, .recipe = serving_recipe(*weights, target, recipe)});
     std::vector<std::string> found;
     for (const Node& node : plan.program.graph("logits").nodes()) {
       if (node.op != Op::kScaledGroupedMatmul && node.op != Op::kGroupedMatmul) continue;
@@ -79,6 +80,29 @@ TEST(PublishedFolders, ExpertsRunInCodes) {
   EXPECT_EQ(experts(h200_target(), "w4a8"),
             std::vector<std::string>(2, "i4 "));  // gate and up as one; no order: narrow
   EXPECT_EQ(experts(h200_target(), "w8a8"), std::vector<std::string>(2, "i8 "));
+}
+
+TEST(PublishedFolders, CodesWithoutKernelsRunAsBf16) {
+  const std::string eight = testdata("gptq_v2_8bit"), four = testdata("gptq_v2_act_order");
+  EXPECT_EQ(serving_recipe(*open_weights(four), h200_target(), "").name, "w4a8");
+  EXPECT_EQ(serving_recipe(*open_weights(eight), cpu_target(), "").name, "w4i8");
+  const auto weights = open_weights(eight);
+  const Recipe recipe = serving_recipe(*weights, h200_target(), "");
+  EXPECT_EQ(recipe.name, "bf16");
+  EXPECT_TRUE(recipe.decisions.empty());
+  Graph graph("logits");
+  Builder builder(graph);
+  builder.output("logits",
+                 build_logits(builder, weights->config(), {.tokens = 16, .max_segments = 1, .max_length = 16}));
+  Program program;
+  program.add_graph(std::move(graph));
+  const Plan plan = compile(std::move(program), {.target = h200_target(), .recipe = recipe});
+  for (const StateEntry& entry : plan.program.states()) EXPECT_NE(entry.type.dtype, DType::kI8) << entry.name;
+  // The same weights where they can run: a CPU without products of codes.
+  Target cpu = cpu_target();
+  cpu.integer_products.clear();
+  EXPECT_EQ(logits(eight, "", cpu), logits(eight, "bf16", cpu_target()));
+  EXPECT_LT(distance(logits(eight, "", cpu), expected_logits(eight)), 0.03);
 }
 
 TEST(PublishedFolders, DenseLayersAmongExperts) {

@@ -231,12 +231,17 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path) {
   return open_llama2c(path);
 }
 
-Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise,
-                      Device device) {
+Recipe serving_recipe(const WeightSource& source, const Target& target, const std::string& name,
+                      const std::string& otherwise) {
   const std::optional<Recipe> stored = source.recipe();
   const bool groups = stored && stored->scaling == Scaling::kGroup;
   if (name.empty() && !groups) return stored ? *stored : parse_recipe(otherwise);
-  Recipe recipe = parse_recipe(!name.empty() ? name : device == Device::kCuda ? "w4a8" : stored->name);
+  Recipe recipe = parse_recipe(!name.empty() ? name : target.device == Device::kCuda ? "w4a8" : stored->name);
+  if (name.empty() && target.find_product(recipe.forward_format, stored->weights.format) == nullptr) {
+    log_info("weights of {} bits by groups have no kernels on {}: they run as bf16, dequantized as they are loaded",
+             stored->weights.format == DType::kI8 ? 8 : 4, target.name);
+    return parse_recipe("bf16");
+  }
   if (groups && recipe.scaling == Scaling::kGroup) {
     recipe.weights = stored->weights;
     recipe.decisions = stored->decisions;

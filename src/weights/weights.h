@@ -124,10 +124,12 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path);
 // kCorrupt when the sizes are absurd or the file's length disagrees with them.
 std::unique_ptr<WeightSource> open_llama2c(const std::string& path);
 
-// The recipe of this name; "": as the source is stored (its scheme, else `otherwise`). Recipes of weights by groups run
-// a source's own codes where it has them, and a source of weights alone w4i8 on CPUs and w4a8 on GPUs.
-Recipe serving_recipe(const WeightSource& source, const std::string& name, const std::string& otherwise = "fp32",
-                      Device device = Device::kCpu);
+// The recipe of this name on a target; "": as the source is stored (its scheme, else `otherwise`). Recipes of weights
+// by groups run a source's own codes where it has them, and a source of weights alone w4i8 on CPUs and w4a8 on GPUs;
+// where the target has no products of its codes, bf16, into which they are dequantized as they are loaded: that is
+// logged.
+Recipe serving_recipe(const WeightSource& source, const Target& target, const std::string& name,
+                      const std::string& otherwise = "fp32");
 
 // Every param of the model; and the shape a checkpoint tensor must have, from its parameters'.
 using ParamShapes = std::map<std::string, Shape>;

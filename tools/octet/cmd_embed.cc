@@ -69,7 +69,7 @@ std::string prompt_of(const Options& options, const EncoderFacts& facts) {
 void run_embed(Options& options) {
   set_thread_count(options.threads);
   const std::string folder = model_folder(options.model);
-  if (options.engine.recipe.empty()) options.engine.recipe = serving_recipe(*open_weights(folder), "").name;
+  if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
   const std::vector<std::string> texts = read_texts(options);
   const auto engine = Engine::open(folder, options.engine);
   const EncoderFacts& facts = *engine->encoder();

@@ -57,9 +57,10 @@ void run_eval(const Options& options) {
   const EvalTokens tokens = options.data.empty()
                                 ? read_texts(options.texts, *tokenizer, options.text, !options.no_bos, enough)
                                 : open_set(options.data, *weights, tokenizer_path);
+  const Target target = target_of(resolve_device(options.device));
   const PerplexityOptions how{
-      .recipe = serving_recipe(*weights, options.recipe),
-      .target = target_of(resolve_device(options.device)),
+      .recipe = serving_recipe(*weights, target, options.recipe),
+      .target = target,
       .tensor = options.tensor,
       .build = version_text("octet"),
       .length = length,

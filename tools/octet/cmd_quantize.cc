@@ -127,7 +127,7 @@ PerplexityResult measure_on(const std::string& title, const WeightSource& weight
   const int64_t all = tokens.count() - 1, total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
   const int64_t length = std::min({options.length, weights.config().max_positions, total});
   return measure_perplexity(title, weights,
-                            {.recipe = serving_recipe(weights, ""),
+                            {.recipe = serving_recipe(weights, target, ""),
                              .target = target,
                              .length = length,
                              .windows = 1,

@@ -86,8 +86,9 @@ void add_verify_command(CLI::App& app) {
                       "training: relative)");
   command->callback([options] {
     const std::string folder = model_folder(options->folder);
-    CompileOptions compile{.target = target_of(resolve_device(options->device)),
-                           .recipe = serving_recipe(*open_weights(folder), options->recipe)};
+    const Target target = target_of(resolve_device(options->device));
+    const CompileOptions compile{.target = target,
+                                 .recipe = serving_recipe(*open_weights(folder), target, options->recipe)};
     LogitTolerance logits = logit_tolerance(compile.recipe);
     TrainingTolerance training = training_tolerance(compile.recipe);
     if (options->tolerance) {

@@ -34,7 +34,7 @@ inline std::vector<float> expected_logits(const std::string& folder, const std::
 inline std::vector<float> logits(const std::string& folder, const std::string& recipe, const Target& target,
                                  int64_t chunk = 64) {
   const auto weights = open_weights(folder);
-  IncrementalModel decoder(weights->config(), {.recipe = serving_recipe(*weights, recipe),
+  IncrementalModel decoder(weights->config(), {.recipe = serving_recipe(*weights, target, recipe),
                                                .target = target,
                                                .prefill_chunk = chunk,
                                                .cache_dtype = DType::kF32});
@@ -69,7 +69,8 @@ inline std::vector<float> interpreted(const std::string& folder, const std::stri
                  build_logits(builder, weights->config(), {.tokens = tokens, .max_segments = 1, .max_length = tokens}));
   Program program;
   program.add_graph(std::move(graph));
-  CompileOptions options{.target = interpreter_target(), .recipe = serving_recipe(*weights, recipe)};
+  const Target target = interpreter_target();
+  CompileOptions options{.target = target, .recipe = serving_recipe(*weights, target, recipe)};
   const auto executor = make_interpreter(std::move(compile(std::move(program), options).program));
   load_weights(*weights, *executor);
   std::ranges::copy(ids, input_as<int32_t>(*executor, "logits", "ids").begin());
