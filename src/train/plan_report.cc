@@ -128,6 +128,7 @@ void add_collectives(const Graph& graph, const Target& target, const std::string
 void report_bytes(const Plan& plan, PlanReport& r) {
   const Program& program = plan.program;
   r.mesh = program.mesh();
+  r.slow = slow_products(plan);
   for (const StateEntry& entry : program.states())
     if (entry.role == StateRole::kMaster && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
   r.weight_bytes = program.state_bytes({StateRole::kMaster});
@@ -228,6 +229,7 @@ std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& tar
                      r.tokens, r.nodes, r.compile_seconds);
   out += flops_line(r);
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
+  if (!r.slow.empty()) out += "slow      " + r.slow + "\n";
   out += "bytes\n";
   out += line("weights (float32 masters)", r.weight_bytes);
   out += line("compute copies of weights", r.compute_bytes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "exec/executor.h"
 
 namespace octet {
 namespace {
@@ -44,6 +45,23 @@ TEST(PlanReport, MixturesHaveTheirPublishedParametersAndCountThoseOfAToken) {
   const double linears = 2.0 * static_cast<double>(mixtral.active_parameters - 32000 * 4096);
   EXPECT_NEAR(mixtral.forward_flops / linears, 1, 0.01);
   EXPECT_EQ(plan_training(named_model("qwen3-30b-a3b"), config, h200_target()).parameters, 30532122624);
+}
+
+TEST(PlanReport, SaysThatExpertsWithScalesOfBlocksAreSlowOnGpus) {
+  RunConfig config;
+  config.micro_batch = 1, config.sequence_length = 128;
+  ModelConfig mixture = named_model("olmoe-1b-7b");
+  mixture.layers = 1;
+  const auto slow = [&](const char* recipe, const ModelConfig& model, const Target& target) {
+    config.recipe = recipe;
+    const PlanReport report = plan_training(model, config, target);
+    EXPECT_EQ(to_text(report, model, target).find("float32 tiles") != std::string::npos, !report.slow.empty());
+    return !report.slow.empty();
+  };
+  EXPECT_TRUE(slow("fp8-block", mixture, h200_target()));
+  EXPECT_FALSE(slow("fp8-block", mixture, cpu_target()));
+  EXPECT_FALSE(slow("fp8-current", mixture, h200_target()));
+  EXPECT_FALSE(slow("fp8-block", named_model("gpt2-124m"), h200_target()));
 }
 
 // Recipe auto: programs read the same levels that people see.
