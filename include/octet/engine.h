@@ -56,6 +56,7 @@ struct EncoderFacts {
   bool normalize = true;                            // to length 1, where a request says nothing
   std::map<std::string, std::string> prompts = {};  // texts in front of an input, by name
   std::string default_prompt = {};                  // a name of these; empty: none
+  bool include_prompt = true;                       // false: GenerationRequest::left_out wants the prompt's tokens
 };
 
 struct EngineOptions {
@@ -119,6 +120,7 @@ struct GenerationRequest {
   // Encodes the whole prompt: the one event holds `values`. What an engine of EncoderFacts takes, and no other.
   bool encode = false;
   std::vector<int32_t> token_types = {};  // of prompt_ids; empty: 0
+  int64_t left_out = 0;                   // first tokens that the mean of EncoderFacts without include_prompt skips
   int64_t dimensions = 0;                 // of an embedding, its first ones; 0: all
   std::optional<bool> normalize = {};     // an embedding, after that cut; none: as the engine does
   int32_t priority = 0;                   // higher runs first

@@ -132,12 +132,12 @@ VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, c
     return compare_values(packed_logits(*weights, config, ids, id_type->shape[0], options), wanted);
   };
   VerifyReport report = compare(model);
-  report.compared = {"logits"};
   if (const auto eager = eager_reference(model)) {
     VerifyReport other = compare(*eager);
     other.eager_reference = true;
     if (other.max_logit_error < report.max_logit_error) report = other, model = *eager;
   }
+  report.compared = {report.worst = "logits"};
   if (expected->find_type("greedy_ids") != nullptr) {
     std::vector<int32_t> greedy = id_tensor(*expected, "greedy_ids", vocab);
     check(static_cast<int64_t>(greedy.size()) > prompt_tokens && prompt_tokens > 0, ErrorCode::kInvalidArgument,

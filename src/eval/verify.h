@@ -34,6 +34,7 @@ struct VerifyReport {
   int64_t greedy_tokens = 0, greedy_equal = 0;
   double greedy_gap = 0;
   std::vector<std::string> compared = {};  // the names of the tensors
+  std::string worst = {};                  // of them, with the largest relative error
   bool passed(const LogitTolerance& tolerance) const;
 };
 
@@ -43,12 +44,12 @@ struct VerifyReport {
 VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
                               int64_t prompt_tokens = 11);
 
-// Whether the folder holds outputs of whole sequences: of an encoder, or of a decoder without a head.
+// Whether the folder holds outputs of whole sequences: of an encoder, or of a decoder that is one or has no head.
 bool has_encoded_outputs(const std::string& folder);
 // Compares what expected.safetensors holds of last_hidden_state [B, S, H], cls, mean, last [B, H], each also
 // _normalized, prediction_logits [B, S, vocab], seq_relationship_logits and logits [B, labels], for input_ids [B, S] of
-// which attention_mask counts the first tokens; the B sequences run as one packed step. `interpret`: by the
-// interpreter.
+// which attention_mask (absent: all are ones) counts the first tokens, and logits [B, S, vocab] of a decoder whose
+// tokens see their whole sequence; the B sequences run as one packed step. `interpret`: by the interpreter.
 VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, const Target& target,
                             bool interpret = false);
 

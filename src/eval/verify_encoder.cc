@@ -25,7 +25,9 @@ Sequences read_sequences(const TensorSource& expected, const std::string& where,
         where);
   Sequences s{.count = type->shape[0], .padded = type->shape[1]};
   const auto of_shape = [&](const char* name, int64_t values) {
-    std::vector<int32_t> found = id_tensor(expected, name, values);
+    const bool all = name == std::string_view("attention_mask") && expected.find_type(name) == nullptr;
+    std::vector<int32_t> found =
+        all ? std::vector<int32_t>(static_cast<size_t>(s.count * s.padded), 1) : id_tensor(expected, name, values);
     check(std::ssize(found) == s.count * s.padded, ErrorCode::kCorrupt, "{}: {} has {} values, input_ids {}", where,
           name, found.size(), s.count * s.padded);
     return found;
@@ -138,18 +140,21 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
     ours[how] = ours[how + "_normalized"] = pooled(hidden, s, model.hidden, how);
     normalize_rows(ours[how + "_normalized"], model.hidden);
   }
-  if (outputs.logits.exists()) ours["prediction_logits"] = output("logits");
+  const char* of_tokens = model.head == Head::kNextToken ? "logits" : "prediction_logits";
+  if (outputs.logits.exists()) ours[of_tokens] = output("logits");
   if (outputs.classes.exists())
     ours[outputs.logits.exists() ? "seq_relationship_logits" : "logits"] = output("classes");
 
   std::vector<float> all, all_wanted;
   std::vector<std::string> names;
+  std::pair<double, std::string> worst = {-1, ""};
   for (const auto& [name, values] : ours) {
     if (expected->find_type(name) == nullptr) continue;
     std::vector<float> wanted = floats_of(expected->read(name));
-    if (name == "last_hidden_state" || name == "prediction_logits") wanted = packed_rows(wanted, s);
+    if (name == "last_hidden_state" || (outputs.logits.exists() && name == of_tokens)) wanted = packed_rows(wanted, s);
     check(wanted.size() == values.size(), ErrorCode::kCorrupt,
           "{}: {} holds {} values of these tokens, the model gives {}", where, name, wanted.size(), values.size());
+    worst = std::max(worst, {compare_values(values, wanted).relative_error, name});
     all.insert(all.end(), values.begin(), values.end());
     all_wanted.insert(all_wanted.end(), wanted.begin(), wanted.end());
     names.push_back(name);
@@ -157,7 +162,7 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
   check(!names.empty(), ErrorCode::kCorrupt,
         "{}: holds none of the model's outputs (last_hidden_state, cls, mean, last, prediction_logits, logits)", where);
   VerifyReport report = compare_values(all, all_wanted);
-  report.compared = names;
+  report.compared = names, report.worst = worst.second;
   return report;
 }
 

@@ -54,6 +54,23 @@ TEST(VerifyEncoder, NamesWhatItCompares) {
   const VerifyReport report = verify_encoder(model, parse_recipe("fp32"), cpu_target());
   EXPECT_EQ(report.compared, (std::vector<std::string>{"cls", "cls_normalized", "last", "last_hidden_state", "mean",
                                                        "mean_normalized"}));
+  EXPECT_NE(std::ranges::find(report.compared, report.worst), report.compared.end()) << report.worst;
+}
+
+// A decoder with "is_causal": false: logits of whole sequences, which those of the decoder are not.
+TEST(VerifyEncoder, ABidirectionalDecodersLogits) {
+  const std::string model = test_data_path("hf_goldens/qwen3");
+  if (model.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/qwen3");
+  TempFolder folder;
+  for (const char* file : {"model.safetensors", "expected.safetensors"})
+    write_file(folder.file(file), read_file(model + "/" + file));
+  std::string config = read_file(model + "/config.json");
+  config.insert(config.find('{') + 1, R"("is_causal": false, )");
+  write_file(folder.file("config.json"), config);
+  const VerifyReport report = verify_inference(folder.path(), parse_recipe("fp32"), cpu_target());
+  EXPECT_EQ(report.compared, std::vector<std::string>{"logits"});
+  EXPECT_EQ(report.worst, "logits");
+  EXPECT_GT(report.relative_error, 0.1);
 }
 
 TEST(VerifyEncoder, OutputsOfAnotherModelAreFarOff) {

@@ -43,6 +43,7 @@ std::unique_ptr<Request> EncoderEngine::checked(GenerationRequest asked) const {
         facts.classifies ? "a classifier" : "embeddings", facts.classifies ? "scores" : "embeddings or scores");
   check(asked.dimensions >= 0 && asked.dimensions <= facts.width && (asked.dimensions == 0 || !facts.classifies),
         ErrorCode::kInvalidArgument, "dimensions: {} (want 1 to {}, of an embedding)", asked.dimensions, facts.width);
+  check(asked.left_out >= 0, ErrorCode::kInvalidArgument, "left_out: {} (want 0 or more)", asked.left_out);
   check(asked.prompt.empty() || asked.prompt_ids.empty(), ErrorCode::kInvalidArgument,
         "both prompt and prompt_ids are given (want one of them)");
   auto request = std::make_unique<Request>();
@@ -126,7 +127,8 @@ bool EncoderEngine::intake() {
   if (idle) last_step_ = now();
   for (std::unique_ptr<Request>& request : incoming_) {
     auto entry = std::make_unique<Entry>();
-    entry->sequence = {std::move(request->asked.prompt_ids), std::move(request->asked.token_types)};
+    entry->sequence = {std::move(request->asked.prompt_ids), std::move(request->asked.token_types),
+                       request->asked.left_out};
     entry->request = std::move(request);
     queue_.push_back(std::move(entry));
   }

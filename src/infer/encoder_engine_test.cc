@@ -232,10 +232,10 @@ class SentenceFolder : public testing::Test {
                    {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])");
     pooling("mean_tokens");
   }
-  void pooling(const std::string& mode) {
-    write_file(
-        folder_.file("1_Pooling/config.json"),
-        R"({"word_embedding_dimension": 64, "pooling_mode_cls_token": false, "pooling_mode_)" + mode + "\": true}");
+  void pooling(const std::string& mode, const std::string& more = "") {
+    write_file(folder_.file("1_Pooling/config.json"),
+               R"({"word_embedding_dimension": 64, "pooling_mode_cls_token": false, "pooling_mode_)" + mode +
+                   "\": true" + more + "}");
   }
   TempFolder folder_;
 };
@@ -259,6 +259,70 @@ TEST_F(SentenceFolder, SaysHowEmbeddingsAreMade) {
   EXPECT_EQ(engine->encoder()->default_prompt, "query");
 }
 
+TEST_F(SentenceFolder, AMeanMayLeaveOutThePrompt) {
+  const std::vector<int32_t> ids = {5, 6, 7, 8, 9, 10, 11}, other = {5, 90, 12};
+  const auto whole = open(folder_.path());
+  pooling("mean_tokens", R"(, "include_prompt": false)");
+  const auto engine = open(folder_.path()), last = open(folder_.path(), {.pooling = "last"});
+  EXPECT_TRUE(whole->encoder()->include_prompt);
+  EXPECT_FALSE(engine->encoder()->include_prompt);
+  std::vector<GenerationStream> streams;  // of one step, each with a prompt of its own
+  const auto submit = [&](const std::vector<int32_t>& input, int64_t left_out) {
+    streams.push_back(engine->submit(encoding(input, [&](GenerationRequest& r) { r.left_out = left_out; })));
+  };
+  submit(ids, 6), submit(other, 0), submit(other, 2), submit(ids, 100);
+  std::vector<std::vector<float>> wanted = {encode(*last, ids).values, encode(*whole, other).values,
+                                            encode(*last, other).values, std::vector<float>(64, 0.0f)};
+  for (size_t i = 0; i < streams.size(); ++i) {
+    GenerationEvent event;
+    ASSERT_TRUE(streams[i].next(event));
+    EXPECT_LE(largest_difference(event.values, wanted[i]), 1e-5) << i;
+  }
+}
+
+TEST_F(SentenceFolder, ATokenizersLengthIsTheLongestInputWhereNothingElseSaysIt) {
+  write_file(folder_.file("tokenizer_config.json"), R"({"model_max_length": 1000000000000000019884624838656})");
+  const int64_t model = open(folder_.path())->context();
+  EXPECT_GT(model, 24);
+  write_file(folder_.file("tokenizer_config.json"), R"({"model_max_length": 24})");
+  EXPECT_EQ(open(folder_.path())->context(), 24);
+  write_file(folder_.file("sentence_bert_config.json"), R"({"max_seq_length": null})");
+  EXPECT_EQ(open(folder_.path())->context(), 24);
+  write_file(folder_.file("sentence_bert_config.json"), R"({"max_seq_length": 30})");
+  EXPECT_EQ(open(folder_.path())->context(), 30);
+}
+
+// A decoder with "is_causal": false: its first token sees the last one.
+TEST(BidirectionalDecoder, IsAnEncoder) {
+  const std::string model = test_data_path(std::string(kModels) + "qwen3_embedding");
+  if (model.empty()) GTEST_SKIP() << missing_test_data("qwen3_embedding");
+  TempFolder folder;
+  std::string config = read_file(model + "/config.json");
+  write_file(folder.file("model.safetensors"), read_file(model + "/model.safetensors"));
+  const auto first_token_moves = [&] {
+    write_file(folder.file("config.json"), config);
+    const auto engine = open(folder.path(), {.task = "embed", .pooling = "cls"});
+    return largest_difference(encode(*engine, {5, 6, 7}).values, encode(*engine, {5, 6, 8}).values) > 1e-3;
+  };
+  EXPECT_FALSE(first_token_moves());
+  config.insert(config.find('{') + 1, R"("is_causal": false, )");
+  EXPECT_TRUE(first_token_moves());
+  EXPECT_EQ(open(folder.path())->encoder()->pooling, "last");
+  try {
+    open(folder.path(), {.task = "generate"});
+    ADD_FAILURE() << "it generates";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("tokens see their whole sequence"), std::string::npos) << error.message();
+  }
+}
+
+TEST(RequestErrors, AreTheClientsWhereTheyAreInvalidArgumentsAlone) {
+  EXPECT_EQ(kind_of(Error(ErrorCode::kInvalidArgument, "")), ErrorKind::kInvalid);
+  EXPECT_EQ(kind_of(RequestError(ErrorKind::kTooLong, "")), ErrorKind::kTooLong);
+  for (const ErrorCode code : {ErrorCode::kInternal, ErrorCode::kUnsupported, ErrorCode::kOutOfMemory})
+    EXPECT_EQ(kind_of(Error(code, "")), ErrorKind::kInternal);
+}
+
 TEST_F(SentenceFolder, WhatIsNotRunIsRefusedByName) {
   const auto message = [&] {
     try {
@@ -273,6 +337,8 @@ TEST_F(SentenceFolder, WhatIsNotRunIsRefusedByName) {
   pooling("mean_tokens");
   write_file(folder_.file("modules.json"), R"([{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}])");
   EXPECT_NE(message().find("module sentence_transformers.models.Dense is not supported"), std::string::npos);
+  write_file(folder_.file("modules.json"), R"([{"path": 3, "type": "sentence_transformers.models.Pooling"}])");
+  EXPECT_NE(message().find("modules.json: member 'path' is of the wrong type"), std::string::npos) << message();
   write_file(folder_.file("modules.json"), "[]");
   write_file(folder_.file("config_sentence_transformers.json"), R"({"prompts": {}, "default_prompt_name": "query"})");
   EXPECT_NE(message().find("is none of its prompts"), std::string::npos) << message();

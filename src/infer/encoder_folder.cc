@@ -15,19 +15,27 @@ constexpr const char* kPoolings[] = {"cls", "mean", "last"};  // in the order of
 
 Json read_optional(const std::string& path) { return path_exists(path) ? parse_json(read_file(path), path) : Json(); }
 
+// The member `key` of the object in a file, or `otherwise` where it is absent or null.
+template <typename T>
+T member_of(const Json& object, const char* key, const T& otherwise, const std::string& file) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? otherwise : json_get<T>(object, key, file);
+}
+
 Pooling pooling_of(const std::string& name) {
   const auto* found = std::ranges::find(kPoolings, name);
   check(found != std::end(kPoolings), ErrorCode::kInvalidArgument, "pooling: \"{}\" (want cls, mean or last)", name);
   return static_cast<Pooling>(found - kPoolings);
 }
 
-Pooling read_pooling(const std::string& path) {
+Pooling read_pooling(const std::string& path, EncoderFacts& facts) {
   const Json config = read_optional(path);
   check(config.is_object(), ErrorCode::kCorrupt, "{}: missing, or no object", path);
   std::vector<std::string> on;
   for (const auto& [key, value] : config.items())
     if (key.starts_with("pooling_mode_") && value == true) on.push_back(key.substr(13));
   if (config.contains("pooling_mode") && config["pooling_mode"].is_string()) on = {config["pooling_mode"]};
+  facts.include_prompt = member_of(config, "include_prompt", true, path);
   check(on.size() == 1, ErrorCode::kUnsupported, "{}: {} poolings are on (want one)", path, on.size());
   if (on[0] == "cls_token" || on[0] == "cls") return Pooling::kCls;
   if (on[0] == "mean_tokens" || on[0] == "mean") return Pooling::kMean;
@@ -38,9 +46,10 @@ Pooling read_pooling(const std::string& path) {
 void read_modules(const std::string& folder, const Json& modules, EncoderFolder& out) {
   out.facts.normalize = false;
   for (const Json& module : modules) {
-    const std::string type = module.value("type", ""), path = folder + "/" + module.value("path", "");
+    const std::string file = folder + "/modules.json", type = member_of<std::string>(module, "type", "", file),
+                      path = folder + "/" + member_of<std::string>(module, "path", "", file);
     if (type.ends_with(".Pooling")) {
-      out.pooling = read_pooling(path + "/config.json");
+      out.pooling = read_pooling(path + "/config.json", out.facts);
     } else if (type.ends_with(".Normalize")) {
       out.facts.normalize = true;
     } else {
@@ -52,9 +61,10 @@ void read_modules(const std::string& folder, const Json& modules, EncoderFolder&
 
 bool applies_sigmoid(const std::string& folder) {
   const Json config = read_optional(folder + "/config.json");
-  std::string function = config.value("sbert_ce_default_activation_function", "");
+  const std::string file = folder + "/config.json";
+  auto function = member_of<std::string>(config, "sbert_ce_default_activation_function", "", file);
   if (const auto own = config.find("sentence_transformers"); own != config.end() && own->is_object())
-    function = own->value("activation_fn", function);
+    function = member_of(*own, "activation_fn", function, file);
   if (function.empty() || function.ends_with("Sigmoid")) return true;
   check(function.ends_with("Identity"), ErrorCode::kUnsupported,
         "{}/config.json: activation {} of scores is not supported (supported: Sigmoid, Identity)", folder, function);
@@ -66,15 +76,21 @@ bool applies_sigmoid(const std::string& folder) {
 EncoderFolder read_encoder_folder(const std::string& folder, const ModelConfig& model, const std::string& pooling) {
   EncoderFolder out;
   constexpr int64_t kMostOfDecoder = 8192;  // whose positions reach further than one packed step should
-  out.max_length = model.causal ? std::min(model.max_positions, kMostOfDecoder) : model.max_positions;
-  out.pooling = model.causal ? Pooling::kLast : Pooling::kCls;
+  const bool decoder = model_family(model.architecture).causal;  // its tokens may see their whole sequence
+  out.max_length = decoder ? std::min(model.max_positions, kMostOfDecoder) : model.max_positions;
+  out.pooling = decoder ? Pooling::kLast : Pooling::kCls;
   if (const Json modules = read_optional(folder + "/modules.json"); modules.is_array())
     read_modules(folder, modules, out);
-  if (const Json sizes = read_optional(folder + "/sentence_bert_config.json"); sizes.is_object())
-    if (const auto most = sizes.find("max_seq_length"); most != sizes.end() && most->is_number_integer())
-      out.max_length = std::clamp<int64_t>(most->get<int64_t>(), 1, out.max_length);
+  for (const auto& [file, key] :
+       {std::pair("/sentence_bert_config.json", "max_seq_length"), {"/tokenizer_config.json", "model_max_length"}}) {
+    const Json sizes = read_optional(folder + file);
+    const Json most = sizes.is_object() ? sizes.value(key, Json()) : Json();
+    if (!most.is_number_integer()) continue;  // a tokenizer without a limit has a number beyond integers
+    out.max_length = std::clamp<int64_t>(most.get<int64_t>(), 1, out.max_length);
+    break;
+  }
   if (const Json more = read_optional(folder + "/config_sentence_transformers.json"); more.is_object()) {
-    out.facts.prompts = more.value("prompts", out.facts.prompts);
+    out.facts.prompts = member_of(more, "prompts", out.facts.prompts, folder + "/config_sentence_transformers.json");
     if (const auto name = more.find("default_prompt_name"); name != more.end() && name->is_string())
       out.facts.default_prompt = *name;
     check(out.facts.default_prompt.empty() || out.facts.prompts.contains(out.facts.default_prompt), ErrorCode::kCorrupt,

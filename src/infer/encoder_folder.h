@@ -16,8 +16,9 @@ struct EncoderFolder {
   bool sigmoid = false;    // of a classifier's one value
 };
 
-// Without those files embeddings are of the first token, of decoders of the last one, and normalised. `pooling`:
-// instead of the folder's; empty: none. Throws kUnsupported by name for modules and poolings that are not run.
+// Without those files embeddings are of the first token, of decoders of the last one, and normalised, of texts up to
+// the tokenizer's model_max_length. `pooling`: instead of the folder's; empty: none. Throws kUnsupported by name for
+// modules and poolings that are not run.
 EncoderFolder read_encoder_folder(const std::string& folder, const ModelConfig& model, const std::string& pooling);
 
 }  // namespace octet

@@ -21,15 +21,20 @@ std::vector<int64_t> token_buckets(const EncoderProgramOptions& options) {
   return sizes;
 }
 
-Graph encoder_graph(const std::string& name, const ModelConfig& model, Pooling pooling, const BatchShape& shape) {
+Graph encoder_graph(const std::string& name, const ModelConfig& model, const EncoderProgramOptions& options,
+                    const BatchShape& shape) {
   Graph graph(name, GraphRole::kForward);
   Builder builder(graph);
   const ModelOutputs outputs = build_outputs(builder, model, shape);
   Value values = classifies(model) ? outputs.classes : Value::none();
-  if (!values.exists() && pooling == Pooling::kMean)
-    values = builder.segment_mean(outputs.hidden, builder.segments(shape.max_segments));
-  if (!values.exists())
-    values = builder.select_rows(outputs.hidden, builder.input("rows", {DType::kI32, {shape.max_segments}}));
+  Value rows = outputs.hidden;
+  if (!values.exists() && options.pooling == Pooling::kMean) {
+    if (options.include_prompt)
+      values = builder.segment_mean(rows, builder.segments(shape.max_segments));
+    else
+      rows = builder.segment_mean(rows, builder.input("parts", {DType::kI32, {2 * shape.max_segments + 1}}));
+  }
+  if (!values.exists()) values = builder.select_rows(rows, builder.input("rows", {DType::kI32, {shape.max_segments}}));
   builder.output("values", values);
   return graph;
 }
@@ -46,7 +51,7 @@ EncoderRunner::EncoderRunner(const ModelConfig& model, const EncoderProgramOptio
     const Bucket bucket{tokens, std::min(options.max_sequences, tokens)};
     for (int64_t copy = 0; copy < copies_; ++copy)
       program.add_graph(encoder_graph(
-          graph_name(bucket, copy), model, pooling_,
+          graph_name(bucket, copy), model, options,
           {.tokens = tokens, .max_segments = bucket.sequences, .max_length = std::min(options.max_length, tokens)}));
     buckets_.push_back(bucket);
   }
@@ -73,12 +78,17 @@ void EncoderRunner::fill(const std::string& graph, const std::vector<const Encod
     return there ? input_as<int32_t>(*executor_, graph, name) : std::span<int32_t>();
   };
   const std::span<int32_t> ids = input("ids"), positions = input("positions"), types = input("token_types");
-  const std::span<int32_t> segments = input("segments"), rows = input("rows");
+  const std::span<int32_t> segments = input("segments"), rows = input("rows"), parts = input("parts");
   size_t at = 0;
   for (size_t s = 0; s < step.size(); ++s) {
     const EncoderSequence& sequence = *step[s];
     segments[s] = static_cast<int32_t>(at);
     if (!rows.empty()) rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
+    if (!parts.empty()) {  // a prompt and what is behind it, in turn
+      const size_t left_out = std::min(static_cast<size_t>(sequence.left_out), sequence.ids.size());
+      parts[2 * s] = static_cast<int32_t>(at), parts[2 * s + 1] = static_cast<int32_t>(at + left_out);
+      rows[s] = static_cast<int32_t>(2 * s + 1);
+    }
     for (size_t t = 0; t < sequence.ids.size(); ++t, ++at) {
       ids[at] = sequence.ids[t];
       if (!positions.empty()) positions[at] = static_cast<int32_t>(t);
@@ -86,6 +96,8 @@ void EncoderRunner::fill(const std::string& graph, const std::vector<const Encod
     }
   }
   std::fill(segments.begin() + static_cast<ptrdiff_t>(step.size()), segments.end(), static_cast<int32_t>(at));
+  if (!parts.empty())
+    std::fill(parts.begin() + 2 * static_cast<ptrdiff_t>(step.size()), parts.end(), static_cast<int32_t>(at));
   if (!rows.empty()) std::fill(rows.begin() + static_cast<ptrdiff_t>(step.size()), rows.end(), 0);
   for (const std::span<int32_t>& of_tokens : {ids, positions, types})  // padding belongs to no sequence
     if (!of_tokens.empty()) std::fill(of_tokens.begin() + static_cast<ptrdiff_t>(at), of_tokens.end(), 0);

@@ -22,6 +22,7 @@ struct EncoderProgramOptions {
   Target target = {};
   Recipe recipe = {};
   Pooling pooling = Pooling::kCls;
+  bool include_prompt = true;   // false: a mean leaves out a sequence's first tokens
   int64_t max_length = 0;       // of a sequence
   int64_t max_step_tokens = 0;  // of a step, at least max_length
   int64_t max_sequences = 256;  // of a step
@@ -29,6 +30,7 @@ struct EncoderProgramOptions {
 
 struct EncoderSequence {
   std::vector<int32_t> ids, types;  // types: empty, or as many
+  int64_t left_out = 0;             // without include_prompt: first ids that are not in the mean
 };
 
 // Runs packed steps. A step is launched and then collected; on a GPU the next one may be launched in between.

@@ -30,8 +30,8 @@ bool encodes(const std::string& model, const EngineOptions& options) {
   const ModelConfig config = read_model_config(model);
   const bool encoder = !config.causal || config.head == Head::kNone;
   check(!encoder || task != "generate", ErrorCode::kUnsupported,
-        "{}: a {} without a head of next tokens generates no text: it gives embeddings or scores (task embed)", model,
-        config.architecture);
+        "{}: a {} {} generates no text: it gives embeddings or scores (task embed)", model, config.architecture,
+        config.causal ? "without a head of next tokens" : "whose tokens see their whole sequence");
   return encoder || task == "embed";
 }
 
@@ -54,6 +54,7 @@ std::unique_ptr<Engine> open_encoder(const std::string& model, const EngineOptio
       config, EncoderProgramOptions{.target = target,
                                     .recipe = recipe,
                                     .pooling = parts.folder.pooling,
+                                    .include_prompt = parts.folder.facts.include_prompt,
                                     .max_length = parts.folder.max_length,
                                     .max_step_tokens = std::max(options.max_step_tokens, parts.folder.max_length),
                                     .max_sequences = options.max_sequences});

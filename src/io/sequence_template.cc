@@ -56,4 +56,10 @@ EncodedTexts encode_texts(const Tokenizer& tokenizer, std::string_view text,
   return result;
 }
 
+int64_t prompt_tokens(const Tokenizer& tokenizer, std::string_view prompt) {
+  if (prompt.empty()) return 0;
+  const std::vector<int32_t> ids = encode_texts(tokenizer, prompt).ids;
+  return std::ssize(ids) - (!ids.empty() && tokenizer.is_special(ids.back()) ? 1 : 0);
+}
+
 }  // namespace octet

@@ -23,4 +23,7 @@ struct EncodedTexts {
 EncodedTexts encode_texts(const Tokenizer& tokenizer, std::string_view text,
                           const std::optional<std::string_view>& pair = std::nullopt, int64_t most = 0);
 
+// Tokens of a prompt in front of a text, as sentence-transformers counts them: those around it but for the last.
+int64_t prompt_tokens(const Tokenizer& tokenizer, std::string_view prompt);
+
 }  // namespace octet

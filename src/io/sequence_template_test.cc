@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/testing/test_data.h"
 #include "io/testing/word_piece_json.h"
 
 namespace octet {
@@ -62,6 +64,27 @@ TEST(SequenceTemplate, WithoutOneTextsStandAloneAndPairsAreRefused) {
   EXPECT_EQ(encode_texts(*plain, "ab").ids, (Ids{0, 1}));
   EXPECT_EQ(encode_texts(*plain, "abab", {}, 2).ids, (Ids{0, 1}));
   EXPECT_THROW(encode_texts(*plain, "a", "b"), Error);
+}
+
+// sentence-transformers lowers a text's case in front of the tokenizer, which may know capitals.
+TEST(SequenceTemplate, AFolderOfSentenceTransformersMayLowerCase) {
+  std::string json = word_piece_json();
+  json.replace(json.find(R"("lowercase": true)"), 17, R"("lowercase": false)");
+  TempFolder folder;
+  write_file(folder.file("tokenizer.json"), json);
+  const auto ids = [&](const char* text) { return encode_texts(*load_tokenizer(folder.path()), text).ids; };
+  EXPECT_NE(ids("THE Cat"), ids("the cat"));
+  write_file(folder.file("sentence_bert_config.json"), R"({"do_lower_case": false})");
+  EXPECT_NE(ids("THE Cat"), ids("the cat"));
+  write_file(folder.file("sentence_bert_config.json"), R"({"do_lower_case": true})");
+  EXPECT_EQ(ids("THE Cat"), ids("the cat"));
+  EXPECT_EQ(ids("the cat"), encode_texts(*parse_tokenizer_json(json, "word piece"), "the cat").ids);
+}
+
+TEST(SequenceTemplate, TokensOfAPromptAreThoseInFrontOfAText) {
+  const auto tokenizer = parse_tokenizer_json(word_piece_json(), "word piece");
+  EXPECT_EQ(prompt_tokens(*tokenizer, ""), 0);
+  EXPECT_EQ(prompt_tokens(*tokenizer, "query: "), 3);  // [CLS] query :
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "io/tokenizer_parts.h"
 #include "io/tokenizer_utf8.h"
 
@@ -135,6 +137,12 @@ std::unique_ptr<Tokenizer> read_llama2c(std::string_view bytes, const std::strin
 
 namespace {
 
+// What sentence-transformers does to a text before it is tokenized.
+bool lowers_case(const std::string& path) {
+  const nlohmann::json config = parse_json(read_file(path), path);
+  return config.is_object() && config.value("do_lower_case", nlohmann::json()) == true;
+}
+
 std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
   const std::string name = path.filename().string(), where = path.string();
   const auto beside = [&](const char* other) { return (path.parent_path() / other).string(); };
@@ -153,8 +161,15 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
         "{}: not a known vocabulary file (tokenizer.json, *.model, vocab.json, encoder.json, characters.json, *.gguf, "
         "tok*.bin)",
         where);
-  const std::string text = read_file(where);
+  std::string text = read_file(where);
   if (name == "characters.json") return read_characters_json(text, where);
+  if (const std::string file = beside("sentence_bert_config.json"); path_exists(file) && lowers_case(file)) {
+    nlohmann::json json = parse_json(text, where);
+    nlohmann::json steps = {{{"type", "Lowercase"}}};
+    if (json.is_object() && json.value("normalizer", nlohmann::json()).is_object()) steps.push_back(json["normalizer"]);
+    if (json.is_object()) json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+    text = json.dump();
+  }
   return read_tokenizer_json(text, config(), where);
 }
 

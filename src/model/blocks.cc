@@ -264,9 +264,9 @@ Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
 }
 
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
-  check(model.head.kind == Head::kNextToken, ErrorCode::kUnsupported,
-        "losses are of next tokens, which this model's head does not predict: encoders are neither trained nor "
-        "evaluated");
+  check(model.head.kind == Head::kNextToken && model.pattern[0].attention.causal, ErrorCode::kUnsupported,
+        "losses are of next tokens, which this model does not predict{}: encoders are neither trained nor evaluated",
+        model.head.kind == Head::kNextToken ? " (\"is_causal\": false)" : "");
   const auto is_weighed = [](const LayerSpec& layer) {
     const ExpertsSpec& e = layer.mixer.experts;
     return e.count > 0 && (e.balance_loss > 0 || e.z_loss > 0);

@@ -137,6 +137,8 @@ class TensorList {
   std::vector<CheckpointTensor> list_;
 };
 
+constexpr const char* kIsCausal = "is_causal";  // false: a decoder made an encoder
+
 // "Qwen3Model" of "Qwen3ForCausalLM": the class without a head.
 std::string bare_class(const Family& family) {
   std::string name = family.class_name;
@@ -157,7 +159,11 @@ ModelConfig parse_hugging_face_config(const std::string& json_text, const std::s
   family.fields(fields, config);
   std::vector<std::string> classes;
   fields.optional({"architectures"}, classes);
-  if (config.causal && !classes.empty() && classes[0] == bare_class(family)) config.head = Head::kNone;
+  if (family.facts.causal && !classes.empty() && classes[0] == bare_class(family)) config.head = Head::kNone;
+  if (family.facts.causal) fields.optional({kIsCausal}, config.causal);
+  const bool windows = std::ranges::any_of(config.window, [](int64_t window) { return window > 0; });
+  if (family.facts.causal && !config.causal && (config.positions == Positions::kAlibi || windows))
+    fields.refuse(kIsCausal, "false", windows ? "true, as there are windows" : "true, as there are linear biases");
   try {
     validate(config);
   } catch (const Error& error) {
@@ -206,6 +212,7 @@ std::string to_hugging_face_config(const ModelConfig& config, const SpecialToken
   written.intermediate = config.intermediate_size();
   ConfigFields fields = ConfigFields::writer(json);
   family.fields(fields, written);
+  if (family.facts.causal && !config.causal) json[kIsCausal] = false;
   // null where there is none: the defaults of transformers' classes are ids of one published vocabulary.
   const auto id_or_null = [](int64_t id) { return id >= 0 ? Json(id) : Json(nullptr); };
   json["bos_token_id"] = id_or_null(special.bos);
@@ -231,7 +238,7 @@ bool is_ignored_tensor(const ModelConfig& config, const std::string& name) {
        {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
     if (name.size() >= suffix.size() && name.ends_with(suffix)) return true;
   // Tensors of heads that the class has not are no part of it, as in transformers.
-  if (!config.causal) {
+  if (!family_of(config.architecture).facts.causal) {
     const std::string prefix = family_of(config.architecture).tensors.prefix;
     const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
     return bare.ends_with("position_ids") || !(bare.starts_with("embeddings.") || bare.starts_with("encoder."));

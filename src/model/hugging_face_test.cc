@@ -239,6 +239,29 @@ TEST(HuggingFaceConfig, PartOfAHeadThatRotaryPositionsTurn) {
 }
 
 // As transformers reads them: layer_types, else the layers from max_window_layers on.
+TEST(HuggingFaceConfig, ADecoderMayBeMadeAnEncoder) {
+  for (const std::string& family : architectures()) {
+    ModelConfig config = small(family);
+    EXPECT_EQ(to_hugging_face_config(config, {}, "float32").find("is_causal"), std::string::npos);
+    config.causal = false;
+    const std::string json = to_hugging_face_config(config, {}, "float32");
+    if (config.positions == Positions::kAlibi) {
+      EXPECT_NE(message_of(json).find("\"is_causal\": false is not supported"), std::string::npos) << message_of(json);
+      continue;
+    }
+    EXPECT_EQ(message_of(json), "accepted") << family;
+    const ModelConfig read = parse_hugging_face_config(json, "config.json");
+    EXPECT_FALSE(read.causal) << family;
+    EXPECT_FALSE(is_ignored_tensor(read, "model.layers.0.self_attn.q_proj.weight"));
+    Graph graph;
+    Builder builder(graph);
+    EXPECT_THROW(build_loss(builder, read, {.tokens = 2, .max_segments = 1, .max_length = 2}), Error);
+  }
+  ModelConfig windows = small("qwen2");
+  windows.causal = false, windows.window = {8};
+  EXPECT_NE(message_of(to_hugging_face_config(windows, {}, "float32")).find("as there are windows"), std::string::npos);
+}
+
 TEST(HuggingFaceConfig, WindowsOfLayers) {
   const auto windows = [](const char* architecture, const std::string& rest) {
     return parse_hugging_face_config(fmt::format(R"({{"model_type": "{}", "vocab_size": 8, "hidden_size": 32,

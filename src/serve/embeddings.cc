@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
 
+#include "io/sequence_template.h"
 #include "serve/encoding.h"
 #include "serve/encoding_job.h"
 
@@ -66,6 +67,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   if (format != "float" && format != "base64") fields.fail("encoding_format", "want float or base64");
   const int64_t dimensions = fields.integer("dimensions", 1, facts.width).value_or(0);
   const std::string before = read_prompt(fields, facts);
+  const int64_t left_out = facts.include_prompt ? 0 : prompt_tokens(*model.tokenizer, before);
   const nlohmann::ordered_json* input = fields.find("input");
   std::vector<GenerationRequest> prompts;
   const auto add = [&](const nlohmann::ordered_json& one) {
@@ -74,6 +76,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
                           ? reader.text(one.get<std::string>().empty() ? "" : before + one.get<std::string>())
                           : reader.ids(one));
     prompts.back().dimensions = dimensions;
+    if (one.is_string()) prompts.back().left_out = left_out;
     prompts.back().normalize = fields.flag("normalize");
   };
   if (input == nullptr || (input->is_array() && input->empty()))

@@ -88,6 +88,24 @@ TEST_F(EncoderServer, EmbeddingsOfTextsAndIds) {
   EXPECT_LT(dot(embed({{"input", "cat"}, {"prompt_name", "query"}}), embed({{"input", "cat"}})), 0.99999);
 }
 
+TEST_F(EncoderServer, AMeanLeavesOutThePromptWhereTheFolderSaysSo) {
+  make_folders(folder_.file("1_Pooling"));
+  write_file(folder_.file("1_Pooling/config.json"), R"({"pooling_mode_mean_tokens": true, "include_prompt": false})");
+  write_file(folder_.file("modules.json"), R"([{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+                                               {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}])");
+  serve("bert_model");
+  if (!server_) return;
+  const auto of_ids = [&](int64_t left_out) {  // [CLS] query : cat [SEP]
+    GenerationStream stream = engine_->submit({.prompt_ids = {2, 59, 60, 57, 3}, .encode = true, .left_out = left_out});
+    GenerationEvent event;
+    EXPECT_TRUE(stream.next(event));
+    return event.values;
+  };
+  const std::vector<float> cat = embed({{"input", "cat"}, {"prompt_name", "query"}});
+  EXPECT_NEAR(dot(cat, of_ids(3)), 1, 1e-5);
+  EXPECT_LT(dot(cat, of_ids(0)), 0.9999);
+}
+
 TEST_F(EncoderServer, BadInputsAreRefusedByName) {
   serve("bert_model");
   if (!server_) return;

@@ -77,6 +77,7 @@ void run_embed(Options& options) {
         "{}: a classifier scores texts, it has no embeddings: octet serve answers /v1/score and /v1/rerank", folder);
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
   const std::string before = prompt_of(options, facts);
+  const int64_t left_out = facts.include_prompt ? 0 : prompt_tokens(*tokenizer, before);
 
   std::ofstream file;
   if (!options.out.empty()) file.open(options.out);
@@ -90,7 +91,7 @@ void run_embed(Options& options) {
   const auto finish = [&] {
     GenerationEvent event;
     streams.front().next(event);
-    check(event.error.empty(), ErrorCode::kInvalidArgument, "text {}: {}", done, event.error);
+    check(event.error.empty(), error_code_of(event), "text {}: {}", done, event.error);
     tokens += streams.front().times().prompt_tokens;
     streams.pop_front();
     const std::string line = fmt::format("{{\"index\": {}, \"embedding\": [{}]}}", done, fmt::join(event.values, ", "));
@@ -102,6 +103,7 @@ void run_embed(Options& options) {
     EncodedTexts encoded = encode_texts(*tokenizer, before + text, {}, options.truncate ? engine->context() : 0);
     streams.push_back(engine->submit({.prompt_ids = std::move(encoded.ids),
                                       .encode = true,
+                                      .left_out = left_out,
                                       .dimensions = options.dimensions,
                                       .normalize = options.normalize}));
     if (streams.size() >= kAhead) finish();
