@@ -40,7 +40,8 @@ Json parse_json(std::string_view text, const std::string& where, bool unique_key
       return parse(with_finite_numbers(text));
     }
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, error.what());
+    const std::string_view why = error.what();  // behind the library's name of its exception
+    fail(ErrorCode::kCorrupt, "{}: not valid JSON: {}", where, why.substr(why.find("] ") + 2));
   }
 }
 

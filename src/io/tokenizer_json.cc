@@ -23,7 +23,8 @@ auto guarded(const std::string& where, Body body) {
   try {
     return body();
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "{}: a field is missing or of the wrong type: {}", where, error.what());
+    const std::string_view why = error.what();  // behind the library's name of its exception
+    fail(ErrorCode::kCorrupt, "{}: a field is missing or of the wrong type: {}", where, why.substr(why.find("] ") + 2));
   }
 }
 

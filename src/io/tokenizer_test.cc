@@ -297,7 +297,8 @@ TEST(Tokenizer, BadVocabulariesAreClearErrors) {
   const auto message = [](const std::string& json) {
     return error_of([&] { parse_tokenizer_json(json, "bad.json"); });
   };
-  EXPECT_NE(message("{").find("bad.json: not valid JSON"), std::string::npos);
+  EXPECT_NE(message("{").find("bad.json: not valid JSON: parse error at line 1"), std::string::npos) << message("{");
+  EXPECT_EQ(message(R"({"model": {"type": 3}})").find("json.exception"), std::string::npos);
   EXPECT_NE(message("[]").find("no \"model\""), std::string::npos);
   EXPECT_NE(message(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}}})").find("model type WordLevel"),
             std::string::npos);

@@ -50,7 +50,7 @@ ActivationScales activation_scales(const ConfigField& activations) {
 FolderQuantization compressed_tensors(const ConfigField& config) {
   FolderQuantization result;
   const ConfigField format = config["format"];
-  if (format.text() != "float-quantized") format.refuse("float-quantized");
+  if (format.text() != "float-quantized") format.refuse("float-quantized, int-quantized, pack-quantized");
   const ConfigField groups = config["config_groups"];
   if (!groups.json.is_object() || groups.json.size() != 1) groups.refuse("one group");
   const ConfigField group = groups[groups.json.begin().key().c_str()];
@@ -136,7 +136,7 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
   } else if (method.text() == "fp8") {
     result = method_fp8(config);
   } else {
-    method.refuse("compressed-tensors, fp8");
+    method.refuse("awq, compressed-tensors, fp8, gptq");
   }
   const bool blocks = result.weights == ScaleLayout::kTile128;
   check(blocks == (result.activations == ActivationScales::kBlock), ErrorCode::kUnsupported,

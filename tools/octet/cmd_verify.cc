@@ -35,7 +35,8 @@ void report_inference(const std::string& folder, const CompileOptions& options, 
                tolerance.relative ? fmt::format(" (tolerance {:.3g})", 2 * report.max_logit_error) : "");
   if (report.greedy_tokens > 0) fmt::print("\n");
   print_reference(report.eager_reference);
-  fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
+  fmt::print("{}: {} (recipe {}, tensor {})\n", folder, report.passed(tolerance) ? "passed" : "FAILED",
+             options.recipe.name, report.worst);
   if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
 }
 
@@ -53,22 +54,43 @@ void report_training(const std::string& folder, const CompileOptions& options, c
   fmt::print(" (tolerance of {}: losses {:.3g}, gradients {:.3g})\n", options.recipe.name, tolerance.losses,
              tolerance.gradients);
   print_reference(report.eager_reference);
-  fmt::print("{}: {}\n", folder, report.passed(tolerance) ? "passed" : "FAILED");
-  if (report.passed(tolerance)) return;
+  const auto print_result = [&] {
+    fmt::print("{}: {} (recipe {}, gradient {})\n", folder, report.passed(tolerance) ? "passed" : "FAILED",
+               options.recipe.name, report.has_gradients ? report.worst_gradient : "norms");
+  };
+  if (report.passed(tolerance)) return print_result();
   const std::string sides = interpret ? "" : relu_inputs_on_other_sides(folder, options);
   if (!sides.empty()) fmt::print("rounding flips the sign of ReLU inputs near 0, where gradients differ: {}\n", sides);
   if (!interpret) fmt::print("(--interpret sums in float64: if it passes, the difference is rounding)\n");
+  print_result();
   throw CLI::RuntimeError(1);
+}
+
+struct Options {
+  std::string folder, recipe, device = "cpu";
+  bool training = false, interpret = false;
+  std::optional<double> tolerance;
+};
+
+void run_verify(const Options& options) {
+  const std::string folder = model_folder(options.folder);
+  const Target target = target_of(resolve_device(options.device));
+  const CompileOptions compile{.target = target,
+                               .recipe = serving_recipe(*open_weights(folder), target, options.recipe)};
+  LogitTolerance logits = logit_tolerance(compile.recipe);
+  TrainingTolerance training = training_tolerance(compile.recipe);
+  if (options.tolerance) {
+    check(*options.tolerance > 0 && std::isfinite(*options.tolerance), ErrorCode::kInvalidArgument,
+          "--tolerance {} (want > 0)", *options.tolerance);
+    logits.largest = training.losses = training.gradients = *options.tolerance;
+  }
+  if (options.training) return report_training(folder, compile, training, options.interpret);
+  report_inference(folder, compile, logits);
 }
 
 }  // namespace
 
 void add_verify_command(CLI::App& app) {
-  struct Options {
-    std::string folder, recipe, device = "cpu";
-    bool training = false, interpret = false;
-    std::optional<double> tolerance;
-  };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's");
   command->footer(R"(Examples:
@@ -85,19 +107,12 @@ void add_verify_command(CLI::App& app) {
                       "maximum error (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
                       "training: relative)");
   command->callback([options] {
-    const std::string folder = model_folder(options->folder);
-    const Target target = target_of(resolve_device(options->device));
-    const CompileOptions compile{.target = target,
-                                 .recipe = serving_recipe(*open_weights(folder), target, options->recipe)};
-    LogitTolerance logits = logit_tolerance(compile.recipe);
-    TrainingTolerance training = training_tolerance(compile.recipe);
-    if (options->tolerance) {
-      check(*options->tolerance > 0 && std::isfinite(*options->tolerance), ErrorCode::kInvalidArgument,
-            "--tolerance {} (want > 0)", *options->tolerance);
-      logits.largest = training.losses = training.gradients = *options->tolerance;
+    try {
+      run_verify(*options);
+    } catch (const Error& error) {
+      fail(error.code(), "{} under recipe {}: {}", options->folder,
+           options->recipe.empty() ? "its own" : options->recipe, error.message());
     }
-    if (options->training) return report_training(folder, compile, training, options->interpret);
-    report_inference(folder, compile, logits);
   });
 }
 
