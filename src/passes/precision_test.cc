@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -205,6 +206,31 @@ TEST(Precision, DelayedScalingRecordsInTrainingOnly) {
   write("amax." + key, 1e6f);  // of an earlier step: the next one begins anew
   tiny::loss(*executor, "train", 0);
   EXPECT_LT(read("amax." + key)[0], 1e3f);
+}
+
+// A step that overflows, or makes zeros, is no measure of the next one.
+TEST(Precision, DelayedScalingKeepsTheLastGoodScale) {
+  for (const bool history_max : {true, false}) {
+    CompileOptions options = with("fp8-delayed");
+    options.recipe.history_max = history_max;
+    auto executor = make_interpreter(precise("llama", options));
+    tiny::initialize(*executor);
+    const std::string key = "layers.0.attn.q.x";
+    const auto after_step_of = [&](float amax) {
+      executor->write_state("amax." + key, std::as_bytes(std::span(&amax, 1)));
+      input_as<float>(*executor, "apply", "lr")[0] = 0;
+      input_as<float>(*executor, "apply", "step")[0] = 1;
+      executor->run("apply");
+      float scale = 0;
+      executor->read_state("scale." + key, std::as_writable_bytes(std::span(&scale, 1)));
+      return scale;
+    };
+    EXPECT_EQ(after_step_of(0), 1.0f);
+    const float good = scale_from_amax(7, DType::kE4M3, 0, false);
+    EXPECT_EQ(after_step_of(7), good);
+    for (const float bad : {NAN, INFINITY, 0.0f}) EXPECT_EQ(after_step_of(bad), good) << bad << history_max;
+    EXPECT_EQ(after_step_of(3), history_max ? good : scale_from_amax(3, DType::kE4M3, 0, false));
+  }
 }
 
 // Evaluation quantizes with the same weights and, under current scaling, the same activations as training.

@@ -129,16 +129,18 @@ const OpFacts take_columns = {.infer = take_columns_type,
                               .cost = per_input_element<0>,
                               .cheap_to_recompute = true,
                               .meaning = "column columns[c] of x; columns outside it are the caller's error"};
-const OpFacts update_scales = {.infer = update_scales_type,
-                               .place = place_whole,
-                               .no_gradient = "made after autodiff",
-                               .cost = per_input_element<1>,
-                               .precision = {ResultPrecision::kFloat32},
-                               .in_place = {0},
-                               .members_independent = true,
-                               .meaning =
-                                   "history' = [amax, history[0..L-2]]; scale by the formula of compute_scale from "
-                                   "its maximum (algo max) or its newest entry (most_recent)"};
+const OpFacts update_scales = {
+    .infer = update_scales_type,
+    .place = place_whole,
+    .no_gradient = "made after autodiff",
+    .cost = per_input_element<1>,
+    .precision = {ResultPrecision::kFloat32},
+    .in_place = {0},
+    .members_independent = true,
+    .meaning =
+        "history' = [amax, history[0..L-2]], or history where amax is 0 or not finite; scale "
+        "by the formula of compute_scale from the maximum of history' (algo max) or its "
+        "first entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,
                               .place = place_whole,
                               .no_gradient = "made after autodiff",

@@ -144,7 +144,7 @@ std::vector<Case> precision_cases() {
     for (const char* algo : {"max", "most_recent"}) {
       Attrs attrs = format_attrs(format, false, 0);
       attrs.set("algo", std::string(algo));
-      for (double amax : {0.5, 9.0, inf}) {
+      for (double amax : {0.5, 9.0, 0.0, inf, nan}) {
         cases.push_back({.op = Op::kUpdateScales,
                          .name = fmt::format("{}_{}{}", algo, amax, suffix),
                          .inputs = {given(DType::kF32, {4}, {2, 8, 1, 16}), given(DType::kF32, {1}, {amax})},

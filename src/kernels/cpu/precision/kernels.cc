@@ -4,6 +4,7 @@
 // one rounding to the code.
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -284,11 +285,13 @@ BoundKernel bind_update_scales(const Graph&, const Node& node) {
     const float* old = args.in[0].as<float>();
     const int64_t length = args.in[0].elements();
     const float newest = *args.in[1].as<float>();
-    uint32_t amax = magnitude_bits(newest);
-    for (int64_t i = 0; !newest_only && i + 1 < length; ++i) amax = std::max(amax, magnitude_bits(old[i]));
+    const bool counts = std::isfinite(newest) && newest != 0;
+    const int64_t shift = counts ? 1 : 0, seen = newest_only ? 1 - shift : length - shift;
+    uint32_t amax = counts ? magnitude_bits(newest) : 0;
+    for (int64_t i = 0; i < seen; ++i) amax = std::max(amax, magnitude_bits(old[i]));
     if (float* history = args.out[0].as<float>(); history != nullptr) {
-      std::memmove(history + 1, old, static_cast<size_t>(length - 1) * sizeof(float));  // may alias
-      history[0] = newest;
+      std::memmove(history + shift, old, static_cast<size_t>(length - shift) * sizeof(float));  // may alias
+      if (counts) history[0] = newest;
     }
     store_scale(formula, amax, args.out[1], args.out[2]);
   };

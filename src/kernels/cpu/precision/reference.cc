@@ -102,13 +102,15 @@ void quantize(const Node& node, RefInputs in, RefResults out) {
   out[4][0] = static_cast<double>(amax);
 }
 
-// history = [amax, history[0], ..., history[L-2]]; the scale is of its maximum or of the newest entry. A history that
-// holds a NaN or infinity keeps scale 1 until it leaves the history (algo max) or for one step (most_recent).
+// history = [amax, history[0], ..., history[L-2]]; the scale is of its maximum or of the newest entry. An amax of 0, a
+// NaN and an infinity leave the history, and so the scale, as they are.
 void update_scales(const Node& node, RefInputs in, RefResults out) {
   auto& history = out[0].values;
   history = in[0]->values;
-  std::rotate(history.rbegin(), history.rbegin() + 1, history.rend());
-  history[0] = (*in[1])[0];
+  if (const double newest = (*in[1])[0]; std::isfinite(newest) && newest != 0) {
+    std::rotate(history.rbegin(), history.rbegin() + 1, history.rend());
+    history[0] = newest;
+  }
   float amax = 0;
   for (size_t i = 0; i < (node.attr<std::string>("algo") == "max" ? history.size() : 1); ++i) {
     raise_amax(amax, history[i]);

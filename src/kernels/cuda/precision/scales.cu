@@ -22,24 +22,28 @@ __global__ void compute_scale_kernel(ScaleFormula formula, const float* amax, fl
   store_scale(formula, __float_as_uint(*amax), scale, scale_inv);
 }
 
-// A block a tensor. The history moves up by one, from its end: old and new may be the same memory.
+// A block a tensor. The history moves up by one, from its end: old and new may be the same memory. An amax of 0, a NaN
+// and an infinity leave it where it is.
 __global__ void __launch_bounds__(kThreads) update_scales_kernel(const __grid_constant__ ScaleTable table) {
   __shared__ uint32_t scratch[32];
   griddep_wait();
   griddep_launch_dependents();
   const ScaleEntry& entry = table.entries[blockIdx.x];
   const float newest = *entry.amax;
-  uint32_t most = magnitude_bits(newest);
-  for (int64_t end = table.length - 1; end > 0; end -= kThreads) {
+  const uint32_t newest_bits = magnitude_bits(newest);
+  const bool counts = newest_bits != 0 && newest_bits < 0x7f800000u;
+  const int shift = counts ? 1 : 0;
+  uint32_t most = counts ? newest_bits : 0;
+  for (int64_t end = table.length - shift; end > 0; end -= kThreads) {
     const int64_t i = end - 1 - threadIdx.x;
     const float value = i >= 0 ? entry.history[i] : 0.0f;
-    if (!table.newest_only) most = max(most, magnitude_bits(value));
+    if (!table.newest_only || (!counts && i == 0)) most = max(most, magnitude_bits(value));
     __syncthreads();
-    if (i >= 0 && entry.new_history != nullptr) entry.new_history[i + 1] = value;
+    if (i >= 0 && entry.new_history != nullptr) entry.new_history[i + shift] = value;
   }
   most = block_max(most, scratch);
   if (threadIdx.x != 0) return;
-  if (entry.new_history != nullptr) entry.new_history[0] = newest;
+  if (counts && entry.new_history != nullptr) entry.new_history[0] = newest;
   store_scale({entry.max, table.margin, table.pow2}, most, entry.scale, entry.scale_inv);
 }
 

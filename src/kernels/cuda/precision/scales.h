@@ -25,7 +25,7 @@ struct ScaleTable {
   int32_t count = 0, margin = 0;
   int64_t length = 0;
   bool pow2 = false;
-  bool newest_only = false;  // the scale of amax alone, else of the whole new history's maximum
+  bool newest_only = false;  // the scale of the new history's first entry alone, else of its maximum
 };
 void launch_update_scales(const ScaleTable& table, cudaStream_t stream);
 
