@@ -113,6 +113,13 @@ TEST_F(Cli, HelpNamesOptionsAsTheyAreTyped) {
   }
 }
 
+TEST_F(Cli, PlansAreOfTheRecipeThatTrains) {
+  const std::string words = "plan model.size=gpt2-nano data.sequence_length=64 train.micro_batch=2 ";
+  const std::string plan = shell("$OCTET " + words).out;
+  EXPECT_EQ(plan, shell("$OCTET " + words + "precision.recipe=" + RunConfig{}.recipe).out);
+  EXPECT_NE(plan, shell("$OCTET " + words + "precision.recipe=bf16").out);
+}
+
 TEST_F(Cli, VersionSaysWhatWasBuilt) {
   const std::vector<std::string> lines = {R"(octet [0-9.]+ \(commit (unknown|[0-9a-f]{12,}(-dirty)?)\))",
                                           R"(compiler: [A-Za-z]+ [0-9.]+, [A-Za-z]+)", R"(CPU: -march=[^ ]+ \(.+\))",

@@ -51,7 +51,7 @@ void run_plan_of_stages(const Options& options, const ModelConfig& model, const 
 void run_plan(const Options& options) {
   if (options.list_models) return list_models();
   RunConfig config;
-  config.recipe = "bf16";
+  if (options.activations) config.recipe = "bf16";  // the published formulas are of 16 bits
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
   if (anything || !options.activations) read_run_options(options.run, config, settings);
