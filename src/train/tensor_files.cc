@@ -1,8 +1,10 @@
 #include "train/tensor_files.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <tuple>
 
@@ -56,16 +58,20 @@ class Pieces {
   int64_t offset_ = 0;
 };
 
-// The files that this rank owns, open until all are whole: what has been written goes to the disk meanwhile.
+// The files that this rank owns, written one after the other. The last few stay open until all are whole: what has been
+// written goes to the disk meanwhile.
 class OwnFiles {
  public:
   explicit OwnFiles(std::string folder) : folder_(std::move(folder)) {}
 
+  // The file being written, or the next one; no other that was opened before.
   SafetensorsWriter& open(const FileSet& set, const SafetensorsFile& file) {
-    std::unique_ptr<SafetensorsWriter>& writer = writers_[file.name];
-    if (writer == nullptr)
-      writer = std::make_unique<SafetensorsWriter>(folder_ + "/" + file.name, file.tensors, set.metadata);
-    return *writer;
+    if (opened_.insert(file.name).second) {
+      if (std::ssize(writers_) == kMostOpen) finish_first();
+      writers_.emplace_back(file.name,
+                            std::make_unique<SafetensorsWriter>(folder_ + "/" + file.name, file.tensors, set.metadata));
+    }
+    return *writers_.back().second;
   }
 
   // The next piece, as the state holds it.
@@ -83,15 +89,20 @@ class OwnFiles {
   }
 
   std::vector<ManifestFile> finish() {
-    std::vector<ManifestFile> files;
-    for (const auto& [name, writer] : writers_) {
-      writer->finish();
-      files.push_back({name, writer->bytes(), writer->checksum()});
-    }
-    return files;
+    while (!writers_.empty()) finish_first();
+    return std::move(finished_);
   }
 
  private:
+  static constexpr int64_t kMostOpen = 8;
+
+  void finish_first() {
+    const auto& [name, writer] = writers_.front();
+    writer->finish();
+    finished_.push_back({name, writer->bytes(), writer->checksum()});
+    writers_.pop_front();
+  }
+
   // Elements [first, first + count) of a parameter to where they lie among the tensor's rows; the whole is written.
   void collect(const Item& item, int64_t first, int64_t count, std::span<const std::byte> piece,
                SafetensorsWriter& writer) {
@@ -111,7 +122,9 @@ class OwnFiles {
   }
 
   std::string folder_;
-  std::map<std::string, std::unique_ptr<SafetensorsWriter>> writers_;  // by name
+  std::set<std::string> opened_;
+  std::deque<std::pair<std::string, std::unique_ptr<SafetensorsWriter>>> writers_;  // in the order of opening
+  std::vector<ManifestFile> finished_;
   std::vector<std::byte> converted_;
   std::vector<float> rows_;  // of a tensor that is not whole yet
 };

@@ -42,8 +42,9 @@ std::vector<int32_t> share_out(const std::vector<int64_t>& file_bytes, int32_t r
 
 // All ranks of a mesh call it together, with a folder that all see. When it returns all files are on the disk; the
 // list, the same on every rank, is in no order. An Error of any rank is thrown on all; files may then be left in the
-// folder, but none is open. Beside its states a rank holds pieces of at most 64 MiB together, and of a tensor whose
-// parts do not lie one after the other (GPT-2's [in, out]) the values and the stored bytes.
+// folder, but none is open. A rank has at most eight open at once. Beside its states it holds pieces of at most 64 MiB
+// together, and of a tensor whose parts do not lie one after the other (GPT-2's [in, out]) the values and the stored
+// bytes.
 std::vector<ManifestFile> write_tensor_files(Executor& executor, const std::string& folder,
                                              const std::vector<FileSet>& sets);
 

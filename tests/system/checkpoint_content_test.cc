@@ -1,5 +1,6 @@
 // What checkpoint.content leaves out, what a run can then not do, and disks that are too small, known before a step.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 
@@ -111,6 +112,29 @@ TEST(CheckpointContent, SoundCheckpointsOutliveSkippedSteps) {
   EXPECT_TRUE(holds(message, "; resume=" + sound + " goes on")) << message;
   EXPECT_TRUE(path_exists(sound + "/optimizer.safetensors"));
   EXPECT_EQ(list_checkpoints(config.out).size(), 2u);  // and the weights as they are
+}
+
+// Of dozens of files only a few are open at once.
+TEST(CheckpointContent, ManyFilesNeedFewDescriptors) {
+  set_log_level(LogLevel::kOff);
+  TempFolder folder;
+  RunConfig config = with_content(folder, "all");
+  config.recipe = "fp32", config.validation_data.clear();
+  config.hidden = 256, config.layers = 4, config.intermediate = 1024, config.steps = 1;
+  config.shard_bytes = 1 << 20;
+  int highest = 0;
+  for (const std::string& name : list_folder("/proc/self/fd")) highest = std::max(highest, std::stoi(name));
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{.rlim_cur = static_cast<rlim_t>(highest) + 17, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const std::string message = message_of(config);
+  config.steps = 2;
+  const std::string resumed = message_of(config);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_EQ(message, "");
+  EXPECT_EQ(resumed, "");
+  EXPECT_GT(list_folder(checkpoint_folder(config.out, 2)).size(), 30u);
 }
 
 TEST(CheckpointContent, AFolderKeepsItsTokenizerAndSpecialTokens) {
