@@ -20,9 +20,10 @@ namespace octet {
 struct RunState {
   int64_t step = 0;           // optimiser steps done
   int64_t tokens = 0;         // targets trained on
-  int64_t skipped_steps = 0;  // of them, with non-finite gradients
-  double best_loss = 0;       // of evaluations; meaningful when best_step > 0
+  int64_t skipped_steps = 0;  // of them, that were no update: gradients not finite, or no targets
+  double best_loss = 0;       // of evaluations of `validation`; meaningful when best_step > 0
   int64_t best_step = 0;
+  std::string validation;     // the validation set, and how it is cut: losses of another do not compare; "" unknown
   std::string settings;       // YAML of the run's settings
   std::string precision;      // recipe auto: PrecisionPolicy::state(); "" otherwise
   std::string data;           // sizes and order of the data: a resume on other data is refused

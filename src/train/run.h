@@ -121,7 +121,7 @@ class Run {
   bool conclude(const Step& done, bool next_has_begun = false);
   void step_begins(int64_t step);
   void warn_of_gemms_in_high_precision();
-  void watch_finite(const StepResult& result, std::span<const Batch> micro_batches, int64_t step);
+  void watch_skipped(const StepResult& result, std::span<const Batch> micro_batches, int64_t step);
   std::string locate_non_finite(std::span<const Batch> micro_batches);
   void decide_precision(const StepResult& result, int64_t step);
   void plan_again(const std::vector<Switch>& made, int64_t step);
@@ -154,8 +154,9 @@ class Run {
   std::optional<Progress> progress_;
   std::unique_ptr<Step> in_flight_step_;  // enqueued whole, its results not yet read
   std::chrono::steady_clock::time_point step_began_ = {};
-  std::vector<double> speeds_;  // tokens a second, of every step
+  std::vector<double> speeds_;  // tokens a second, of every step with targets
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
+  bool warned_of_no_targets_ = false;
 };
 
 }  // namespace octet

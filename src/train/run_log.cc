@@ -28,6 +28,7 @@ void RunLog::step(const StepLog& e) {
                        {"tokens_per_second", e.tokens_per_second},
                        {"data_seconds", e.data_seconds},
                        {"finite", e.finite}});
+  if (!e.targets) return;
   files_->events.scalars(e.step, {{"train/loss", e.loss},
                                   {"train/grad_norm", e.grad_norm},
                                   {"train/lr", e.lr},
@@ -41,7 +42,7 @@ void RunLog::evaluation(int64_t step, double loss, int64_t tokens, double second
                        {"perplexity", std::exp(loss)},
                        {"tokens", tokens},
                        {"seconds", seconds}});
-  files_->events.scalars(step, {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}});
+  if (tokens > 0) files_->events.scalars(step, {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}});
 }
 
 namespace {

@@ -13,6 +13,7 @@ struct StepLog {
   double loss = 0, grad_norm = 0, lr = 0, seconds = 0, tokens_per_second = 0;
   double data_seconds = 0;  // waiting for its tokens: of `seconds`, or of those before on a device that was ahead
   bool finite = true;
+  bool targets = true;  // false: a step without any, hence without a loss
 };
 
 class RunLog {

@@ -118,7 +118,7 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
 void Stepper::run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot) {
   const int64_t tokens = work.tokens();
   Batch step;
-  step.add("loss_scale", kScalar).values<float>()[0] = tokens > 0 ? 1.0f / static_cast<float>(tokens) : 0.0f;
+  step.add("loss_scale", kScalar).values<float>()[0] = 1.0f / static_cast<float>(tokens);
   const auto rng = step.add("rng", {DType::kI64, {3}}, /*optional=*/true).values<int64_t>();
   rng[0] = static_cast<int64_t>(work.seed);
   rng[1] = work.step;
@@ -137,12 +137,14 @@ void Stepper::write_batch(const std::string& graph, const Batch& batch, const Ba
 }
 
 void Stepper::begin(const StepWork& work) {
+  if (work.tokens() == 0) return;
   if (stage_) return;  // its first micro-batch waits for other stages, whose order is that of the whole step
   enqueue(work, static_cast<size_t>(data_rank()));
   if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
 }
 
 bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop) {
+  if (work.tokens() == 0) return true;
   if (stage_) {
     if (stop && stop()) return false;
     stage_->step([&](const std::string& graph, int64_t micro_batch, int32_t slot) {
@@ -159,18 +161,20 @@ bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop
 }
 
 void Stepper::apply(const StepWork& work) {
+  if (work.tokens() == 0) return;
   Batch inputs;
   inputs.add("lr", kScalar).values<float>()[0] = static_cast<float>(work.lr);
-  inputs.add("step", kScalar).values<float>()[0] = static_cast<float>(work.step);
+  inputs.add("step", kScalar).values<float>()[0] = static_cast<float>(work.step - work.skipped);
   write_inputs(*executor_, "apply", inputs);
   executor_->run("apply");
 }
 
 StepResult Stepper::wait(const StepWork& work) {
   StepResult result{.tokens = work.tokens()};
+  if (result.tokens == 0) return {.loss = std::nan("")};
   double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
   if (stage_) loss = stage_->from_last(loss);
-  result.loss = result.tokens > 0 ? loss / static_cast<double>(result.tokens) : 0.0;
+  result.loss = loss / static_cast<double>(result.tokens);
   result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
   result.finite = scalar_output(*executor_, "apply", "finite") != 0;
   if (work.statistics) result.statistics = std::exchange(statistics_, {});

@@ -2,6 +2,7 @@
 // "eval". Knows tensors and graphs; knows nothing of files, schedules or progress.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,7 +37,8 @@ StepperOptions stepper_options(const RunConfig& config, const Target& target);
 struct StepWork {
   std::span<const Batch> micro_batches;
   double lr = 0;
-  int64_t step = 1;  // from 1: bias corrections of moments, dropout's counter
+  int64_t step = 1;     // from 1: dropout's counter
+  int64_t skipped = 0;  // steps before it without an update: bias corrections of moments count the others
   uint64_t seed = 0;
   bool statistics = false;  // "train_stats" instead of "train": the same bits, and StepResult::statistics
 
@@ -44,10 +46,10 @@ struct StepWork {
 };
 
 struct StepResult {
-  double loss = 0;       // mean over valid tokens
-  double grad_norm = 0;  // before clipping
-  bool finite = true;    // false: the device skipped the update
-  int64_t tokens = 0;
+  double loss = 0;             // mean over valid tokens; NaN where there are none
+  double grad_norm = 0;        // before clipping
+  bool finite = true;          // false: the device skipped the update
+  int64_t tokens = 0;          // 0: nothing was run, no state has changed
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
 
@@ -62,7 +64,7 @@ void put_state(Executor& executor, const TrainingState& state);
 struct LossSum {
   double sum = 0;
   int64_t tokens = 0;
-  double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : 0.0; }
+  double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : std::nan(""); }
 };
 
 Program training_program(const ModelSpec& model, const StepperOptions& options);  // before any pass
@@ -78,7 +80,8 @@ class Stepper {
   // The pieces of a step, each enqueued without waiting: the first micro-batch; the others, before each of which `stop`
   // is called (once true, the step is abandoned and false returned: the state is that of the step before); clipping and
   // the optimiser. wait() returns the results of the last apply(). A device need not wait for the host between two
-  // steps: the next one may begin() before this one's wait(), which changes neither parameters nor what is saved.
+  // steps: the next one may begin() before this one's wait(), which changes neither parameters nor what is saved. Of a
+  // step without targets (StepWork::tokens() is 0) none of them does anything, on any rank.
   using Stop = std::function<bool()>;
   void begin(const StepWork& work);
   bool run_remaining_micro_batches(const StepWork& work, const Stop& stop = {});

@@ -91,12 +91,15 @@ void Run::evaluate_now(int64_t step) {
   if (stopped) return log_info("evaluation left unfinished");
   last_evaluated_ = step;
   result_.last_eval_loss = loss.mean();
+  log_->evaluation(step, loss.mean(), loss.tokens, seconds_since(started));
+  if (loss.tokens == 0)
+    return log_warning("step {}: none of the tokens of data.validation={} counts as a target: there is no loss", step,
+                       config_.validation_data);
   const bool first = result_.run.best_step == 0;
   if (std::isfinite(loss.mean()) && (first || loss.mean() < result_.run.best_loss)) {
     result_.run.best_loss = loss.mean();
     result_.run.best_step = step;
   }
-  log_->evaluation(step, loss.mean(), loss.tokens, seconds_since(started));
   const std::string best = result_.run.best_loss > 0 || result_.run.best_step > 0
                                ? fmt::format(", best {:.4f} at {}", result_.run.best_loss, result_.run.best_step)
                                : "";
@@ -175,7 +178,15 @@ std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
   return gradient.empty() ? "in no parameter" : "in the backward pass, the gradient of " + gradient;
 }
 
-void Run::watch_finite(const StepResult& result, std::span<const Batch> micro_batches, int64_t step) {
+// Counts the steps that were no update, and ends a run of too many.
+void Run::watch_skipped(const StepResult& result, std::span<const Batch> micro_batches, int64_t step) {
+  if (result.tokens == 0) {
+    ++result_.run.skipped_steps;
+    log_->event(step, "skip", "no targets");
+    if (!std::exchange(warned_of_no_targets_, true))
+      log_warning("step {}: none of its tokens counts as a target, step skipped; log.jsonl has later ones", step);
+    return;
+  }
   if (result.finite) {
     skipped_in_a_row_ = 0;
     return;
@@ -209,10 +220,13 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   result_.data_seconds += done.waited;
   result_.run.step = step;
   result_.run.tokens += result.tokens;
-  result_.last_loss = result.loss;
-  speeds_.push_back(static_cast<double>(result.tokens) / seconds);
+  const double speed = static_cast<double>(result.tokens) / seconds;
+  if (result.tokens > 0) {
+    result_.last_loss = result.loss;
+    speeds_.push_back(speed);
+  }
   if (hooks_.on_step) hooks_.on_step(result_.run, result);
-  watch_finite(result, done.micro_batches, step);
+  watch_skipped(result, done.micro_batches, step);
   if (!result.statistics.empty()) decide_precision(result, step);
   const bool last = step == config_.steps;
   if (step % config_.log_interval == 0 || last)
@@ -222,10 +236,11 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
                 .grad_norm = result.grad_norm,
                 .lr = done.work.lr,
                 .seconds = seconds,
-                .tokens_per_second = speeds_.back(),
+                .tokens_per_second = speed,
                 .data_seconds = done.waited,
-                .finite = result.finite});
-  if (progress_) progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, speeds_.back()));
+                .finite = result.finite,
+                .targets = result.tokens > 0});
+  if (progress_) progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result_.last_loss, speed));
   if (timeline_ && last) timeline_->finish();
   if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
   const bool stop = stop_wanted();
@@ -262,6 +277,7 @@ TrainResult Run::loop() {
       result_.interrupted = true;
       break;
     }
+    next->work.skipped = result_.run.skipped_steps;  // the step before has been concluded
     stepper_->apply(next->work);
     in_flight_step_ = std::move(next);
   }

@@ -1,6 +1,7 @@
 // The training loop: data, schedule, steps, evaluation, logs, checkpoints, signals.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@ namespace octet {
 
 struct TrainResult {
   RunState run;
-  double last_loss = 0;                  // training loss of the last step
-  double last_eval_loss = 0;             // 0 without a validation set
+  double last_loss = std::nan("");       // training loss of the last step that had targets
+  double last_eval_loss = 0;             // 0 without a validation set, NaN where none of its tokens is a target
   bool interrupted = false;              // stopped by a signal, after a checkpoint of run.step
   std::string checkpoint;                // folder of the last one; "" when there is none
   double tokens_per_second = 0;          // median over steps

@@ -38,7 +38,7 @@ void run_training(const RunOptions& options) {
   }
   TrainResult result = train(config, {.build = version_text("octet"), .handle_signals = true});
   if (result.left_over) return;
-  if (result.tokens_per_second == 0) {  // no step was run
+  if (result.seconds == 0) {  // no step was run
     if (result.interrupted)
       fmt::print("stopped at step {}, before the end of the next\n", result.run.step);
     else
@@ -52,7 +52,8 @@ void run_training(const RunOptions& options) {
              result.run.step, result.run.tokens, result.last_loss);
   if (result.run.best_step > 0)
     fmt::print(", best validation loss {:.4f} at step {}", result.run.best_loss, result.run.best_step);
-  if (result.run.skipped_steps > 0) fmt::print(", {} steps skipped (gradients not finite)", result.run.skipped_steps);
+  if (result.run.skipped_steps > 0)
+    fmt::print(", {} steps skipped (gradients not finite, or no targets)", result.run.skipped_steps);
   fmt::print("; median {:.0f} tokens/s, {:.2g} % of the time waiting for data; planned {} bytes, allocated {}\n",
              result.tokens_per_second, 100 * result.data_seconds / result.seconds, result.planned_bytes,
              result.allocated_bytes);
