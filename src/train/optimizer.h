@@ -12,9 +12,12 @@
 
 namespace octet {
 
+inline constexpr double kDefaultMinLr = -1;
+
 struct OptimizerConfig {
   std::string name = "adamw";  // one of optimizer_names()
-  double lr = 6e-4, min_lr = 6e-5;
+  double lr = 6e-4;
+  double min_lr = kDefaultMinLr;  // 0 or more; kDefaultMinLr = 6e-5, at most lr
   int64_t warmup_steps = 100;
   int64_t decay_steps = 0;  // 0 = train.steps
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -48,12 +51,13 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
 // `step` counts from 1. As nanoGPT: (step) / (warmup + 1) during warm-up.
 inline double learning_rate(const OptimizerConfig& o, int64_t total_steps, int64_t step) {
   int64_t iteration = step - 1, end = o.decay_steps > 0 ? o.decay_steps : total_steps;
+  const double least = o.min_lr == kDefaultMinLr ? std::min(6e-5, o.lr) : o.min_lr;
   if (iteration < o.warmup_steps)
     return o.lr * static_cast<double>(iteration + 1) / static_cast<double>(o.warmup_steps + 1);
-  if (iteration >= end) return o.min_lr;
+  if (iteration >= end) return least;
   double progress =
       static_cast<double>(iteration - o.warmup_steps) / static_cast<double>(std::max<int64_t>(1, end - o.warmup_steps));
-  return o.min_lr + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (o.lr - o.min_lr);
+  return least + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (o.lr - least);
 }
 
 }  // namespace octet

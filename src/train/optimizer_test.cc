@@ -96,6 +96,38 @@ TEST(Optimizer, MistakesNameTheSetting) {
   EXPECT_NE(error({.no_decay = {"embd"}}).find("optimizer.no_decay: no parameter matches"), std::string::npos);
   EXPECT_NE(error({.name = "sgd", .momentum = 0, .nesterov = true}).find("optimizer.nesterov"), std::string::npos);
   EXPECT_NE(error({.lr = 1, .min_lr = 2}).find("optimizer.min_lr 2 exceeds"), std::string::npos);
+  EXPECT_NE(error({.min_lr = -0.5}).find("optimizer.min_lr -0.5: want 0 or more, or -1"), std::string::npos);
+}
+
+TEST(Optimizer, AMinLrThatNobodySetIsAtMostLr) {
+  OptimizerConfig low{.lr = 2e-5, .warmup_steps = 0};
+  validate(low);
+  for (const int64_t step : {1, 5, 10, 11}) EXPECT_EQ(learning_rate(low, 10, step), 2e-5) << step;
+  EXPECT_EQ(learning_rate({.warmup_steps = 0}, 10, 11), 6e-5);
+  EXPECT_EQ(learning_rate({.min_lr = 0, .warmup_steps = 0}, 10, 11), 0);
+  RunConfig config, read;  // the record of a run may be taken up with a lower lr
+  settings_of(read).load_yaml_text(settings_of(config).to_yaml(), "record");
+  read.optimizer.lr = 1e-5;
+  validate(read.optimizer);
+}
+
+// Bias corrections count updates, dropout's draws count steps.
+TEST(Optimizer, SkippedStepsAreNoUpdates) {
+  Batch batch = token_batch(2, 16, /*targets=*/true);
+  for (size_t t = 0; t < 32; ++t) batch.ints("ids")[t] = batch.ints("targets")[t] = static_cast<int32_t>(t);
+  batch.target_count = 32;
+  const auto embeddings = [&](int64_t step, int64_t skipped) {
+    StepperOptions options = small_options({}, interpreter_target(), "fp32");
+    options.interpret = true;
+    Stepper stepper(small_model(), options);
+    initialize_weights(stepper.executor(), 3);
+    stepper.step({.micro_batches = {&batch, 1}, .lr = 0.01, .step = step, .skipped = skipped});
+    std::vector<float> values(40 * 32);
+    stepper.executor().read_state("embed.weight", std::as_writable_bytes(std::span(values)));
+    return values;
+  };
+  EXPECT_EQ(embeddings(1, 0), embeddings(5, 4));
+  EXPECT_NE(embeddings(1, 0), embeddings(5, 0));
 }
 
 TEST(Optimizer, GroupsAreKeptInTheRecordOfARun) {

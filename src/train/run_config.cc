@@ -81,7 +81,8 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "adamw; sgd (as torch.optim.SGD, dampening 0); lamb (trust ratio of parameters with weight decay)",
          .choices = optimizer_names()});
   t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate", .min = 0});
-  t.add("optimizer.min_lr", &c.optimizer.min_lr, {.meaning = "after the cosine decay", .min = 0});
+  t.add("optimizer.min_lr", &c.optimizer.min_lr,
+        {.meaning = "after the cosine decay; -1 = 6e-5, at most optimizer.lr", .min = kDefaultMinLr});
   t.add("optimizer.warmup_steps", &c.optimizer.warmup_steps, {.meaning = "linear warm-up", .min = 0});
   t.add("optimizer.decay_steps", &c.optimizer.decay_steps,
         {.meaning = "step where the cosine reaches min_lr; 0 = train.steps", .min = 0});
