@@ -109,10 +109,17 @@ std::string tfrecord(std::string_view data) {
   return record;
 }
 
-EventFile::EventFile(const std::string& folder) : file_(new_path(folder)) {
+EventFile::EventFile(const std::string& folder, int64_t first_step) : file_(new_path(folder)) {
   std::string event = event_head(now_seconds());
   put_bytes(&event, 3, "brain.Event:2");  // Event.file_version: must be the first event
-  file_.append(tfrecord(event));
+  std::string session;
+  put_key(&session, 1, kVarint);  // SessionLog.status
+  put_varint(&session, 1);        // START
+  std::string start = event_head(now_seconds());
+  put_key(&start, 2, kVarint);  // Event.step
+  put_varint(&start, static_cast<uint64_t>(first_step));
+  put_bytes(&start, 7, session);  // Event.session_log
+  file_.append(tfrecord(event) + tfrecord(start));
 }
 
 void EventFile::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values, double wall_seconds) {

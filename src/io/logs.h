@@ -21,8 +21,9 @@ std::string tfrecord(std::string_view data);
 class EventFile {
  public:
   // Creates `folder` if needed and starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in it: a resumed
-  // run adds a file and TensorBoard merges them.
-  explicit EventFile(const std::string& folder);
+  // run adds a file and TensorBoard merges them. It drops what earlier files hold from `first_step` on (a SessionLog
+  // START, as purge_step of PyTorch's SummaryWriter).
+  explicit EventFile(const std::string& folder, int64_t first_step = 0);
 
   // One event with all values of a step; written to the operating system at once. `wall_seconds` 0 means now.
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values, double wall_seconds = 0);

@@ -65,15 +65,23 @@ std::vector<std::string> records_of(std::string file) {
 
 TEST(EventFile, RecordsDecode) {
   TempFolder folder;
-  EventFile events(folder.file("runs/a"));
+  EventFile events(folder.file("runs/a"), 300);
   events.scalars(300, {{"loss", 2.5}, {"rate", 1e-4}}, 12.5);
   events.scalars(-1, {}, 13);
   auto records = records_of(read_file(events.path()));
-  ASSERT_EQ(records.size(), 3u);
+  ASSERT_EQ(records.size(), 4u);
   EXPECT_NE(records[0].find("\x1a\x0d"
                             "brain.Event:2"),
             std::string::npos);
-  std::string event = records[1];
+  std::string start = records[1];  // what earlier files hold from step 300 on is dropped
+  EXPECT_EQ(take_varint(&start), 1u << 3 | 1u);
+  take<double>(&start);
+  EXPECT_EQ(take_varint(&start), 2u << 3);
+  EXPECT_EQ(take_varint(&start), 300u);
+  EXPECT_EQ(take_varint(&start), 7u << 3 | 2u);
+  EXPECT_EQ(take_bytes(&start), "\x08\x01");  // SessionLog.status: START
+  EXPECT_TRUE(start.empty());
+  std::string event = records[2];
   EXPECT_EQ(take_varint(&event), 1u << 3 | 1u);
   EXPECT_EQ(take<double>(&event), 12.5);
   EXPECT_EQ(take_varint(&event), 2u << 3);
@@ -99,6 +107,9 @@ TEST(EventFile, TensorBoardReadsIt) {
   EventFile events(folder.path());
   for (int64_t step = 1; step <= 300; ++step)
     events.scalars(step, {{"train/loss", 5.0 / static_cast<double>(step)}, {"rate", 1e-4}});
+  EventFile resumed(folder.path(), 281);  // from step 280, after which it was killed: 20 steps are made anew
+  for (int64_t step = 281; step <= 300; ++step)
+    resumed.scalars(step, {{"train/loss", 5.0 / static_cast<double>(step)}, {"rate", 1e-4}});
   const std::string command =
       fmt::format("python3 '{}/scripts/check_event_file.py' '{}' train/loss 300 {} rate 300 1e-4 > '{}' 2>&1",
                   source_dir(), folder.path(), 5.0 / 300, folder.file("report"));
@@ -115,7 +126,7 @@ TEST(EventFile, FullDiskKeepsWholeRecords) {
   EXPECT_THROW(events.scalars(1, {{"x", 1}}), Error);
   inject_write_fault(-1, 0);
   events.scalars(2, {{"x", 2}});
-  EXPECT_EQ(records_of(read_file(events.path())).size(), 2u);
+  EXPECT_EQ(records_of(read_file(events.path())).size(), 3u);
 }
 
 TEST(JsonlLog, LinesParseAndKeepTheirOrder) {

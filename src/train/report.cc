@@ -49,7 +49,8 @@ class Report {
       json values = {step};
       for (const char* name : kNames) values.push_back(line.value(name, json()));
       tensors_[json_get<std::string>(line, "tensor", where)].entries.push_back({step, std::move(values)});
-    } else if (kind == "resume") {
+    } else if (kind == "resume" || kind == "start") {
+      if (kind == "start") step = -1;  // another run before it
       for (Series* series : {&loss_, &evaluation_, &switches_, &levels_}) series->take_back(step);
       for (auto& [name, series] : tensors_) series.take_back(step);
     }

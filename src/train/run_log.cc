@@ -9,12 +9,14 @@
 namespace octet {
 
 struct RunLog::Files {
-  explicit Files(const std::string& out) : jsonl(out + "/log.jsonl"), events(out + "/events") {}
+  Files(const std::string& out, int64_t first)
+      : jsonl(out + "/log.jsonl"), events(out + "/events", first), first_step(first) {}
   JsonlLog jsonl;
   EventFile events;
+  int64_t first_step;
 };
 
-RunLog::RunLog(const std::string& out) : files_(std::make_unique<Files>(out)) {}
+RunLog::RunLog(const std::string& out, int64_t first_step) : files_(std::make_unique<Files>(out, first_step)) {}
 RunLog::~RunLog() = default;
 
 void RunLog::step(const StepLog& e) {
@@ -97,6 +99,7 @@ void RunLog::levels(int64_t step, const PrecisionPolicy& policy) {
   auto share = [&](PrecisionLevel level) {
     return counts[static_cast<size_t>(level)] / static_cast<double>(std::max<size_t>(1, policy.gemms().size()));
   };
+  if (step < files_->first_step) return;  // charted when the checkpoint was written
   files_->events.scalars(step, {{"precision/fp8_tensor", share(PrecisionLevel::kTensor)},
                                 {"precision/fp8_block", share(PrecisionLevel::kBlock)},
                                 {"precision/bf16", share(PrecisionLevel::kHigh)}});

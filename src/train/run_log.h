@@ -18,8 +18,9 @@ struct StepLog {
 
 class RunLog {
  public:
-  // Appends to existing files of a resumed run.
-  explicit RunLog(const std::string& out);
+  // Appends to existing files. Readers are told that entries from `first_step` on are of this run: a run that goes on
+  // from a checkpoint makes the steps behind it anew.
+  RunLog(const std::string& out, int64_t first_step);
   ~RunLog();
   void step(const StepLog& entry);
   void evaluation(int64_t step, double loss, int64_t tokens, double seconds);

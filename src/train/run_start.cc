@@ -212,7 +212,8 @@ void Run::resume_or_start() {
   if (links_.ranks != nullptr) check_shared(*links_.ranks, config_.out);
   make_folders(own_folder_);
   lock_ = std::make_unique<FolderLock>(own_folder_);
-  log_ = std::make_unique<RunLog>(own_folder_);
+  log_ = std::make_unique<RunLog>(own_folder_, resume_from_ ? kept_.step + 1 : 0);
+  if (!resume_from_) log_->event(0, "start", config_.model_from);
   if (is_first())
     for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
   if (config_.checkpoint_content != "all")
