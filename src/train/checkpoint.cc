@@ -43,11 +43,17 @@ void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::
 }
 
 std::string run_json(const RunState& run) {
-  return nlohmann::json{
-             {"step", run.step},           {"tokens", run.tokens},       {"skipped_steps", run.skipped_steps},
-             {"best_loss", run.best_loss}, {"best_step", run.best_step}, {"settings", run.settings},
-             {"precision", run.precision}, {"data", run.data},           {"data_checksum", run.data_checksum},
-             {"lineage", run.lineage}}
+  return nlohmann::json{{"step", run.step},
+                        {"tokens", run.tokens},
+                        {"skipped_steps", run.skipped_steps},
+                        {"best_loss", run.best_loss},
+                        {"best_step", run.best_step},
+                        {"validation", run.validation},
+                        {"settings", run.settings},
+                        {"precision", run.precision},
+                        {"data", run.data},
+                        {"data_checksum", run.data_checksum},
+                        {"lineage", run.lineage}}
              .dump(2) +
          "\n";
 }
@@ -62,6 +68,7 @@ RunState parse_run_json(const std::string& path) {
           .skipped_steps = json_get<int64_t>(json, "skipped_steps", path),
           .best_loss = json_get<double>(json, "best_loss", path),
           .best_step = json_get<int64_t>(json, "best_step", path),
+          .validation = text_or_none("validation"),
           .settings = json_get<std::string>(json, "settings", path),
           .precision = text_or_none("precision"),
           .data = json_get<std::string>(json, "data", path),

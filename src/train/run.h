@@ -137,7 +137,7 @@ class Run {
   std::string tokenizer_folder_;
   std::shared_ptr<const TokenDataset> train_data_, validation_data_;
   std::unique_ptr<Objective> objective_;
-  std::string data_, data_checksum_;  // what RunState keeps of them
+  std::string data_, data_checksum_, validation_;  // what RunState keeps of them
   std::optional<std::string> resume_from_;
   RunState kept_;                        // of that checkpoint; of a run that begins, otherwise
   std::string changed_settings_;         // since it was written

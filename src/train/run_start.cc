@@ -98,6 +98,10 @@ void Run::open_data() {
                       train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
                       config_.accumulation() * config_.micro_batch);
   data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
+  if (validation_data_)
+    validation_ = fmt::format("{} tokens {} documents checksum {:08x} length {} separate {} of them {}",
+                              validation_data_->tokens(), validation_data_->documents(), validation_data_->checksum(),
+                              config_.sequence_length, config_.separate_documents, config_.eval_tokens);
   if (links_.control != nullptr) links_.control->compare("data", data_ + "\nchecksum " + data_checksum_);
 }
 
@@ -237,6 +241,17 @@ void Run::resume_or_start() {
       log_info("settings changed since: {}", changed_settings_);
       log_->event(result_.run.step, "settings", changed_settings_);
     }
+    if (const std::string changed = changed_rate(kept_, *resume_from_, config_); !changed.empty()) {
+      log_warning("{}", changed);
+      log_->event(result_.run.step, "settings", changed);
+    }
+    if (kept_.best_step > 0 && !kept_.validation.empty() && !validation_.empty() && kept_.validation != validation_) {
+      log_warning(
+          "the best validation loss so far, {:.4f} at step {}, was of \"{}\", this run has \"{}\": the best is looked "
+          "for anew, and that checkpoint is kept no longer than others",
+          kept_.best_loss, kept_.best_step, kept_.validation, validation_);
+      result_.run.best_loss = 0, result_.run.best_step = 0;
+    }
   } else if (!config_.model_from.empty()) {
     LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster; });
     load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
@@ -251,6 +266,7 @@ void Run::resume_or_start() {
   result_.run.settings = settings_of(copy).to_yaml();
   result_.run.data = data_;
   result_.run.data_checksum = data_checksum_;
+  if (!validation_.empty()) result_.run.validation = validation_;
   write_file(own_folder_ + "/config.yaml", result_.run.settings);
   const Mesh& mesh = program.mesh();
   if (mesh.ranks() > 1)

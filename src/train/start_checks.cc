@@ -43,6 +43,17 @@ void add_change(std::string& changes, const std::string& name, const std::string
   changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", name, shown(before), shown(now));
 }
 
+// Of a checkpoint's record; nothing where this program does not read them.
+std::optional<RunConfig> recorded_settings(const RunState& kept, const std::string& folder) {
+  RunConfig old;
+  try {
+    settings_of(old).load_yaml_text(kept.settings, folder + "/run.json");
+  } catch (const Error&) {  // changed_settings() says why
+    return std::nullopt;
+  }
+  return old;
+}
+
 std::string biases_text(const Biases& biases) { return biases == Biases::all(false) ? "false" : "true"; }
 
 // Null, with a line in the log, where there is none or none that can be read.
@@ -168,12 +179,9 @@ void check_same_sizes(const ModelConfig& model, const std::string& folder) {
 }
 
 void check_same_optimizer(const RunState& kept, const std::string& folder, const RunConfig& config) {
-  RunConfig old;
-  try {
-    settings_of(old).load_yaml_text(kept.settings, folder + "/run.json");
-  } catch (const Error&) {
-    return;  // changed_settings() says why
-  }
+  const std::optional<RunConfig> recorded = recorded_settings(kept, folder);
+  if (!recorded) return;
+  const RunConfig& old = *recorded;
   const auto moments = [](const OptimizerConfig& optimizer) {
     std::vector<std::string> names;
     for (size_t i = 0; i < moment_count(optimizer); ++i) names.push_back(moment_name(optimizer, i, ""));
@@ -205,6 +213,29 @@ std::string changed_settings(const RunState& kept, const std::string& folder, co
   for (const std::string& name : now.names())
     if (name != "resume") add_change(changes, name, before.get(name), now.get(name));
   return changes;
+}
+
+std::string changed_rate(const RunState& kept, const std::string& folder, const RunConfig& config) {
+  const std::optional<RunConfig> old = recorded_settings(kept, folder);
+  if (!old) return "";
+  const auto decays_until = [](const RunConfig& c) {
+    return c.optimizer.decay_steps > 0 ? c.optimizer.decay_steps : c.steps;
+  };
+  const int64_t warm = std::max(old->optimizer.warmup_steps, config.optimizer.warmup_steps);
+  for (const int64_t step : {kept.step + 1, std::max(kept.step, warm) + 2}) {  // the cosine may differ behind warm-up
+    const double before = learning_rate(old->optimizer, old->steps, step),
+                 now = learning_rate(config.optimizer, config.steps, step);
+    if (before == now || step > config.steps) continue;
+    const std::string keep = decays_until(*old) == decays_until(config)
+                                 ? ""
+                                 : fmt::format(
+                                       ": its cosine ended at step {}, and ends at {}; optimizer.decay_steps={} "
+                                       "keeps it",
+                                       decays_until(*old), decays_until(config), decays_until(*old));
+    return fmt::format("the learning rate of step {} is {:.4g}, by the settings of {} it was {:.4g}{}", step, now,
+                       folder, before, keep);
+  }
+  return "";
 }
 
 void check_whole(const std::string& folder) {

@@ -34,6 +34,10 @@ void check_same_optimizer(const RunState& kept, const std::string& folder, const
 // "precision.recipe fp8-current -> bf16, optimizer.lr 0.001 -> 0.002": settings of the run against those of the record.
 std::string changed_settings(const RunState& kept, const std::string& folder, const RunConfig& config);
 
+// What is to be said where the run's settings give the steps from here on another learning rate than the record's: both
+// rates, and the way to keep the schedule. "" where they give the same.
+std::string changed_rate(const RunState& kept, const std::string& folder, const RunConfig& config);
+
 // What a folder named by model.from must be before a run begins with its weights: whole, and of the data's vocabulary.
 
 // Sizes and checksums by the folder's manifest, where it has one, of the files that such a run reads. Throws kCorrupt.

@@ -1,14 +1,19 @@
 // Resume is bit-exact: 20 steps equal 10, a new process' worth of state, and 10 more.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "io/dataset.h"
 #include "io/manifest.h"
 #include "system/tiny.h"
+#include "train/report.h"
+#include "train/start_checks.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -283,6 +288,80 @@ TEST(Resume, ChangedSettingsAreLogged) {
   const std::string message = refusal(config);
   expect_holds(message, "precision.recipe bf16 -> fp8-delayed");
   expect_holds(message, "model.from=" + checkpoint_folder(config.out, 25));
+}
+
+TEST(Resume, AChangedLearningRateIsSaidWithBothValues) {
+  TempFolder folder;
+  set_log_level(LogLevel::kOff);
+  RunConfig config = tiny_config(folder, "fp32");
+  const std::string last = train(config).checkpoint;
+  RunState kept = read_run_state(last);
+  EXPECT_EQ(changed_rate(kept, last, config), "");
+  config.steps = 40;
+  set_log_level(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(train(config, {.stop = [] { return true; }}).run.step, 20);
+  const std::string said = testing::internal::GetCapturedStderr();
+  expect_holds(said, fmt::format("the learning rate of step 21 is {:.4g}, by the settings of {} it was 6e-05",
+                                 learning_rate(config.optimizer, 40, 21), last));
+  expect_holds(said, "its cosine ended at step 20, and ends at 40; optimizer.decay_steps=20 keeps it");
+  config.optimizer.decay_steps = 20;
+  EXPECT_EQ(changed_rate(kept, last, config), "");
+  config.optimizer.decay_steps = 0, kept.step = 1;  // the next step is in the warm-up of both
+  expect_holds(changed_rate(kept, last, config), "the learning rate of step 4 is ");
+}
+
+// Losses of two sets do not compare: the run looks for the best of the new one.
+TEST(Resume, TheBestOfAnotherValidationSetIsForgotten) {
+  TempFolder folder;
+  set_log_level(LogLevel::kOff);
+  RunConfig config = tiny_config(folder, "fp32");
+  const TrainResult first = train(config);
+  ASSERT_GT(first.run.best_step, 0);
+  config.steps = 30, config.optimizer.lr = config.optimizer.min_lr = 0;  // no better loss of the same set
+  EXPECT_EQ(train(config).run.best_step, first.run.best_step);
+  write_tiny_corpus(folder.file("other"), 64, 20);
+  config.validation_data = folder.file("other"), config.steps = 40;
+  set_log_level(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  const TrainResult other = train(config);
+  expect_holds(testing::internal::GetCapturedStderr(),
+               fmt::format("the best validation loss so far, {:.4f} at step {}, was of ", first.run.best_loss,
+                           first.run.best_step));
+  EXPECT_EQ(other.run.best_step, 40);
+  EXPECT_EQ(other.run.best_loss, other.last_eval_loss);
+}
+
+// Readers of the logs take back the steps that a run makes anew.
+TEST(Resume, LogsSayFromWhichStepOnTheyHold) {
+  TempFolder folder;
+  set_log_level(LogLevel::kOff);
+  RunConfig config = tiny_config(folder, "fp32");
+  const auto newest_events = [&] {
+    const std::vector<std::string> names = list_folder(config.out + "/events");
+    return read_file(config.out + "/events/" + *std::ranges::max_element(names, {}, [&](const std::string& name) {
+                       return std::filesystem::last_write_time(config.out + "/events/" + name);
+                     }));
+  };
+  const auto start = [](char step) { return std::string("\x10") + step + std::string("\x3a\x02\x08\x01", 4); };
+  EXPECT_THROW(train(config, {.on_step =
+                                  [](const RunState& run, const StepResult&) {
+                                    if (run.step == 13) throw Stop{};
+                                  }}),
+               Stop);
+  expect_holds(newest_events(), start(0));
+  train(config);
+  expect_holds(newest_events(), start(11));
+  const auto losses = [&] {  // points of the report's training curve
+    const std::string page = read_file(write_report(config.out)), head = "const DATA = ";
+    const size_t begin = page.find(head) + head.size();
+    return parse_json(page.substr(begin, page.find(";\nconst TITLE", begin) - begin), "report").at("loss").size();
+  };
+  EXPECT_EQ(losses(), 20u);
+  config.resume = "never", config.steps = 5;
+  train(config);
+  expect_holds(newest_events(), start(0));
+  EXPECT_EQ(losses(), 5u);
 }
 
 TEST(Resume, AnotherOptimisersMomentsAreRefusedByName) {
