@@ -24,7 +24,9 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "family, when sizes are given one by one", .choices = families});
   t.add("model.vocab_size", &c.vocab_size, {.meaning = "0 = the size's, or the data's tokenizer if larger", .min = 0});
   t.add("model.max_positions", &c.max_positions,
-        {.meaning = "longest sequence the model knows; 0 = the size's", .min = 0});
+        {.meaning = "longest sequence the model knows; 0 = the size's, or data.sequence_length if longer (not for "
+                    "learned positions of model.from)",
+         .min = 0});
   t.add("model.hidden", &c.hidden, {.meaning = "width of the residual stream; 0 = the size's", .min = 0});
   t.add("model.layers", &c.layers, {.meaning = "0 = the size's", .min = 0});
   t.add("model.heads", &c.heads, {.meaning = "attention heads; 0 = the size's", .min = 0});
@@ -239,6 +241,7 @@ int64_t parse_window(const std::string& text) {
 
 ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   ModelConfig m = c.model_from.empty() ? named_model(c.model_size) : read_model_config(c.model_from);
+  const int64_t learned = c.model_from.empty() ? 0 : m.length_limit();  // rows of the folder's table
   if (!c.architecture.empty() && c.architecture != m.architecture) {
     check(c.model_from.empty(), ErrorCode::kInvalidArgument, "model.architecture {} contradicts the folder {} ({})",
           c.architecture, c.model_from, m.architecture);
@@ -285,8 +288,12 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   check(data_vocab_size <= m.vocab_size, ErrorCode::kInvalidArgument,
         "the data's tokenizer has {} tokens, the model's vocabulary {}: leave model.vocab_size at 0 or raise it",
         data_vocab_size, m.vocab_size);
-  if (c.max_positions == 0 && c.model_from.empty() && m.max_positions < c.sequence_length)
-    m.max_positions = c.sequence_length;
+  check(
+      learned == 0 || std::max(c.sequence_length, c.max_positions) <= learned, ErrorCode::kInvalidArgument,
+      "model.from {} has embeddings of {} positions, data.sequence_length {} and model.max_positions {} ask for more: "
+      "leave model.max_positions at 0 and set data.sequence_length to at most {}",
+      c.model_from, learned, c.sequence_length, c.max_positions, learned);
+  if (c.max_positions == 0 && m.max_positions < c.sequence_length) m.max_positions = c.sequence_length;
   check(
       c.max_positions == 0 || c.sequence_length <= c.max_positions, ErrorCode::kInvalidArgument,
       "data.sequence_length {} exceeds model.max_positions {}: the model would be served with less than it was trained "

@@ -147,6 +147,11 @@ void Run::check_model_folder() const {
     break;  // both were made with one tokenizer
   }
   check_whole(config_.model_from);
+  if (const int64_t known = read_model_config(config_.model_from).max_positions; known < model_.max_positions)
+    log_warning(
+        "model.from {} was made for sequences of at most {} tokens: this run trains on {} and writes {} into the "
+        "config.json of its checkpoints",
+        config_.model_from, known, config_.sequence_length, model_.max_positions);
 }
 
 void Run::build() {

@@ -68,6 +68,29 @@ TEST_F(ModelFolder, ItsVocabularyIsTheDatas) {
   EXPECT_EQ(error_of([&] { train(tuned("abdc", "unknown")); }), "(no error)") << "a folder without a tokenizer";
 }
 
+TEST_F(ModelFolder, LongerSequencesThanItKnowsAreRefusedOrStored) {
+  RunConfig learned = tuned("abcd", "learned");
+  learned.sequence_length = 64;
+  std::string refused = error_of([&] { train(learned); });
+  EXPECT_TRUE(holds(refused, model_ + " has embeddings of 32 positions, data.sequence_length 64")) << refused;
+  learned.sequence_length = 16, learned.max_positions = 48;
+  refused = error_of([&] { train(learned); });
+  EXPECT_TRUE(holds(refused, "model.max_positions 48")) << refused;
+  RunConfig config = tiny_config(folder_, "fp32", "llama");
+  config.steps = 1, config.out = folder_.file("rotary");
+  config.model_from = train(config).checkpoint, config.out = folder_.file("longer");
+  config.hidden = config.layers = config.heads = config.kv_heads = config.intermediate = config.max_positions = 0;
+  config.sequence_length = 64;
+  set_log_level(LogLevel::kWarning);
+  testing::internal::CaptureStderr();
+  const std::string longer = train(config).checkpoint;
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(holds(said, "was made for sequences of at most 32 tokens: this run trains on 64 and writes 64")) << said;
+  EXPECT_TRUE(holds(read_file(longer + "/config.json"), "\"max_position_embeddings\": 64"));
+  config.steps = 2;
+  EXPECT_EQ(train(config).run.step, 2) << "a run that goes on has the sizes it began with";
+}
+
 TEST_F(ModelFolder, DamageIsFoundBeforeARunBeginsWithIt) {
   remove_path(model_ + "/optimizer.safetensors");  // not read
   EXPECT_EQ(error_of([&] { train(tuned("abcd", "whole")); }), "(no error)");
