@@ -17,9 +17,9 @@ SettingsTable settings_of(RunConfig& c) {
   std::vector<std::string> families = architectures();
   families.insert(families.begin(), "");
   t.add("model.size", &c.model_size, {.meaning = "a named size, see `octet plan --list-models`"});
-  t.add(
-      "model.from", &c.model_from,
-      {.meaning = "start from the weights and sizes of this Hugging Face folder, whose tokenizer must be the data's"});
+  t.add("model.from", &c.model_from,
+        {.meaning = "start from the weights and sizes of this Hugging Face folder, or of a run folder's newest sound "
+                    "checkpoint; its tokenizer must be the data's"});
   t.add("model.architecture", &c.architecture,
         {.meaning = "family, when sizes are given one by one", .choices = families});
   t.add("model.vocab_size", &c.vocab_size, {.meaning = "0 = the size's, or the data's tokenizer if larger", .min = 0});

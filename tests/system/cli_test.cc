@@ -245,6 +245,20 @@ TEST_F(Cli, RunsThatBeginAgainLeaveNoLaterCheckpointsBehind) {
   EXPECT_EQ(list_folder(folder_.file("run/set_aside_2")), std::vector<std::string>{"step_00000006"});
 }
 
+TEST_F(Cli, ARunBeginsFromTheNewestCheckpointOfAnother) {
+  make_data();
+  expect(0, train_words("out=first"), "step_00000008");
+  const std::string tuned =
+      "train data.train=set_train data.sequence_length=16 train.micro_batch=2 train.steps=1 "
+      "optimizer.lr=1e-6 model.from=";
+  expect(0, tuned + "first out=second", "step_00000001");
+  expect(0, tuned + "first/checkpoints/step_00000008 out=third", "step_00000001");
+  EXPECT_EQ(checkpoint_bytes(folder_.file("second/checkpoints/step_00000001")),
+            checkpoint_bytes(folder_.file("third/checkpoints/step_00000001")));
+  ASSERT_EQ(shell("mkdir -p empty/checkpoints").code, 0);
+  expect(1, tuned + "empty out=fourth", "no checkpoint in empty/checkpoints");
+}
+
 TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
   make_data();
   const std::string words = " train.device=cpu train.dropout_masks=library train.steps=1";

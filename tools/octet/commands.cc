@@ -90,6 +90,7 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
   if (!options.disable.empty()) config.disable = options.disable;
   if (!options.device.empty()) config.device = options.device;
   if (!options.dump_ir.empty()) config.dump_ir = options.dump_ir;
+  if (!config.model_from.empty()) config.model_from = model_folder(config.model_from);
 }
 
 std::string model_folder(const std::string& path) {
