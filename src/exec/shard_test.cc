@@ -158,8 +158,15 @@ const std::vector<Way> kOtherWays = {
     {"tp2", {{1, 1, 1, 2}}},
     {"tp2 sequence", {{1, 1, 1, 2}}, true},
     {"cp2", {{1, 1, 2, 1}}},
+    {"cp2 optimizer", {{1, 1, 2, 1}}, false, ShardLevel::kOptimizer},
+    {"cp2 gradients", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
+    {"cp2 parameters", {{1, 1, 2, 1}}, false, ShardLevel::kParameters},
+    {"dp2 cp2 optimizer", {{1, 2, 2, 1}}, false, ShardLevel::kOptimizer},
+    {"dp2 cp2 gradients", {{1, 2, 2, 1}}, false, ShardLevel::kGradients},
+    {"dp2 cp2 parameters", {{1, 2, 2, 1}}, false, ShardLevel::kParameters},
     {"dp2 tp2 sequence optimizer", {{1, 2, 1, 2}}, true, ShardLevel::kOptimizer},
     {"dp2 cp2 tp2 sequence optimizer", {{1, 2, 2, 2}}, true, ShardLevel::kOptimizer},
+    {"dp2 cp2 tp2 sequence parameters", {{1, 2, 2, 2}}, true, ShardLevel::kParameters},
 };
 
 std::vector<std::string> mixtures() {
@@ -216,6 +223,8 @@ const Way kRecipeWays[] = {
     {"tp2", {{1, 1, 1, 2}}},
     {"tp2 sequence", {{1, 1, 1, 2}}, true},
     {"cp2", {{1, 1, 2, 1}}},
+    {"cp2 gradients", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
+    {"dp2 cp2 parameters", {{1, 2, 2, 1}}, false, ShardLevel::kParameters},
     {"dp2 tp2 sequence parameters", {{1, 2, 1, 2}}, true, ShardLevel::kParameters},
 };
 
@@ -239,16 +248,19 @@ TEST(Shard, RecipesStayNearThemselves) {
 
 // Without clipping. With several micro-batches a rank gradients that are scattered each time sum in another order.
 TEST(Shard, LevelsAreTheSameBits) {
-  const auto run = [](int ranks, ShardLevel level, const char* recipe) {
-    States states = Training(config_of("llama"), Training::kCpu).run({"", {{1, ranks, 1, 1}}, false, level}, recipe);
+  const auto run = [](int data, int context, ShardLevel level, const char* recipe) {
+    const Way way{"", {{1, data, context, 1}}, false, level};
+    States states = Training(config_of("llama"), Training::kCpu).run(way, recipe);
     std::erase_if(states, [](const auto& state) { return state.first.starts_with("grad."); });  // parts, added here
     return states;
   };
   for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed"}) {
-    EXPECT_EQ(run(2, ShardLevel::kOptimizer, recipe), run(2, ShardLevel::kNone, recipe)) << recipe;
-    const States none = run(kMicroBatches, ShardLevel::kNone, recipe);
-    for (ShardLevel level : {ShardLevel::kOptimizer, ShardLevel::kGradients, ShardLevel::kParameters})
-      EXPECT_EQ(run(kMicroBatches, level, recipe), none) << recipe;
+    for (int context : {1, 2}) {
+      EXPECT_EQ(run(2, context, ShardLevel::kOptimizer, recipe), run(2, context, ShardLevel::kNone, recipe)) << recipe;
+      const States none = run(kMicroBatches, context, ShardLevel::kNone, recipe);
+      for (ShardLevel level : {ShardLevel::kOptimizer, ShardLevel::kGradients, ShardLevel::kParameters})
+        EXPECT_EQ(run(kMicroBatches, context, level, recipe), none) << recipe << ", context " << context;
+    }
   }
 }
 
@@ -257,6 +269,7 @@ TEST(Shard, LevelsAreTheSameBits) {
 TEST(Shard, OverlapIsTheSameBits) {
   for (Way way :
        {Way{"tp2 sequence", {{1, 1, 1, 2}}, true}, Way{"dp2 gradients", {{1, 2, 1, 1}}, false, ShardLevel::kGradients},
+        Way{"cp2 gradients", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
         Way{"dp2 tp2 sequence parameters", {{1, 2, 1, 2}}, true, ShardLevel::kParameters}}) {
     for (const char* recipe : {"bf16", "fp8-current"}) {
       Training training(config_of("llama"), Training::kCpu);
@@ -281,7 +294,8 @@ std::vector<Bytes> arena_of(const Graph& graph, const GraphPlan& plan, std::span
 
 TEST(Shard, MemoryOfCollectivesBesideKernelsIsTheirs) {
   int64_t seen = 0;
-  for (const Way& way : {Way{"", {{1, 1, 1, 2}}, true}, Way{"", {{1, 2, 1, 2}}, true, ShardLevel::kParameters}}) {
+  for (const Way& way : {Way{"", {{1, 1, 1, 2}}, true}, Way{"", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
+                         Way{"", {{1, 2, 1, 2}}, true, ShardLevel::kParameters}}) {
     const Plan plan = compile(tiny::training_program(config_of("llama")), options_of(way, "fp8-current"));
     for (const Graph& graph : plan.program.graphs()) {
       const GraphPlan& placed = plan.graphs.at(graph.name());

@@ -41,6 +41,9 @@ class Schedule {
               ? place(place_of(NodeId{i}))
               : node.op == Op::kFusion && fusion_producer(*node.body) == Producer::kProduct && exchanges(node);
     }
+    for (int32_t i = 0; i < graph_.size(); ++i)
+      if (unread_[static_cast<size_t>(i)] && among_activations(NodeId{i}))
+        async[static_cast<size_t>(i)] = place(sink_unread(NodeId{i}));
     return async;
   }
   const std::vector<NodeId>& order() const { return order_; }
@@ -56,6 +59,38 @@ class Schedule {
     while (to > 0 && !reads(at, at, order_[to - 1])) --to;
     std::rotate(begin_at(to), begin_at(at), begin_at(at + 1));
     return true;
+  }
+
+  // Whether the ranks of its group exchange activations too, again and again: these end it.
+  bool among_activations(NodeId id) const {
+    return AxisSet(parse_axes(graph_.node(id).attr<std::string>("over"))).has(Axis::kContext);
+  }
+
+  // Then such a one leaves later, where kernels hide it before the next exchange, or most of it. Its place.
+  size_t sink_unread(NodeId id) {
+    const size_t first = place_of(id);
+    size_t at = first, best = first;
+    double most = room(at);
+    while (most < wire_[slot(id)] && at + 1 < order_.size() && at - first < kFarthest &&
+           !overwrites(at + 1, at + 2, shown_by_inputs(id))) {
+      std::swap(order_[at], order_[at + 1]);
+      if (const double seconds = room(++at); seconds > most) most = seconds, best = at;
+    }
+    std::rotate(begin_at(best), begin_at(at), begin_at(at + 1));
+    return best;
+  }
+
+  // Seconds of kernels behind a place until another exchange is waited for, that no such one takes.
+  double room(size_t at) const {
+    double seconds = -backlog(at);
+    size_t others = 0;
+    for (size_t i = at + 1; i < order_.size(); ++i) {
+      seconds += kernel_[slot(order_[i])];
+      if (!exchanges(graph_.node(order_[i]))) continue;
+      if (!unread_[slot(order_[i])] || ++others == 2) break;
+      seconds -= wire_[slot(order_[i])];
+    }
+    return seconds;
   }
 
   // Moves kernels between the collective at a place of the order and its first reader until they hide it. Returns

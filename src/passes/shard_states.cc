@@ -123,7 +123,7 @@ StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : p
     row_states.insert(entry.name);
   }
   const std::set<std::string> copied = shared_keys(program);
-  const int64_t tp = parallel.mesh[Axis::kTensor], dp = parallel.mesh[Axis::kData];
+  const int64_t tp = parallel.mesh[Axis::kTensor];
   for (const StateEntry& entry : program.states()) {
     if (entry.role == StateRole::kKvCache && tp > 1 && !copied.contains(entry.param))
       weights_[entry.param] = Layout().cut(1, {Axis::kTensor});
@@ -140,10 +140,15 @@ StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : p
       layout = layout.cut(dim, {Axis::kTensor});
     }
     weights_[entry.param] = layout;
-    const int64_t local = shape[0] / (rows && !layout.cuts.empty() ? tp : 1);
-    if (parallel.level != ShardLevel::kNone && dp > 1 && shape.rank() > 1 &&
-        local % (dp * rows_of_scale(program, entry)) == 0)
-      layout = layout.cut(0, {Axis::kData});
+    int64_t local = shape[0] / (rows && !layout.cuts.empty() ? tp : 1);
+    for (Axis axis : kReplicas.list()) {
+      const int64_t parts = parallel.mesh[axis];
+      if (parallel.level == ShardLevel::kNone || parts == 1 || shape.rank() == 1 ||
+          local % (parts * rows_of_scale(program, entry)) != 0)
+        continue;
+      layout = layout.cut(0, {axis});
+      local /= parts;
+    }
     masters_[entry.param] = layout;
   }
 }

@@ -10,6 +10,9 @@
 
 namespace octet {
 
+// Axes whose ranks have the same parameters and other tokens: parallel.shard cuts over them.
+inline const AxisSet kReplicas = AxisSet(Axis::kData) | Axis::kContext;
+
 class StateLayouts {
  public:
   // Throws kInvalidArgument, naming a parameter, where a size does not divide.

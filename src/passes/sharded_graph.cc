@@ -84,19 +84,17 @@ Layout ShardedGraph::settled(Value x, Value old_value) {
 
 Value ShardedGraph::gathered(Value old_value) {
   const Value x = rewriter_.map(old_value);
-  if (!x.exists() || !is_model_graph(old_) || targets_.contains(old_value)) return x;
-  const Layout whole = without(layout(x), Axis::kData);
+  if (!x.exists() || !is_model_graph(old_) || is_part(old_value)) return x;
   const Node& leaf = old_.node(old_value);
-  check(whole == layout(x) || leaf.op != Op::kState || state(leaf.name).role != StateRole::kGradient,
-        ErrorCode::kInternal, "shard: {} is read by what does not add to it", leaf.name);
+  if ((leaf.op != Op::kParam && leaf.op != Op::kState) || state(leaf.name).param.empty()) return x;
+  const Layout whole = without_replicas(layout(x));
+  check(whole == layout(x) || state(leaf.name).role != StateRole::kGradient, ErrorCode::kInternal,
+        "shard: {} is read by what does not add to it", leaf.name);
   return bring(x, whole);
 }
 
-Layout ShardedGraph::without(Layout layout, Axis axis) {
-  for (const Layout::Cut& cut : Layout(layout).cuts) {
-    AxisList axes = layout.cut_axes(cut.dim);
-    if (std::erase(axes, axis) > 0) layout = layout.with(cut.dim, axes, cut.outer);
-  }
+Layout ShardedGraph::without_replicas(Layout layout) {
+  std::erase_if(layout.cuts, [](const Layout::Cut& cut) { return kReplicas.has(cut.axis); });
   return layout;
 }
 
@@ -192,6 +190,7 @@ void ShardedGraph::place_leaf(NodeId id, Node node) {
     StateEntry& entry = state(node.name);
     if (entry.role == StateRole::kTransfer) entry.layout = between(entry, {});
     at = layout_in(old_.role(), entry.layout);
+    if (targets_.contains({id, 0}) && at != without_replicas(at)) parts_.insert({id, 0});
   } else if (node.op == Op::kInput && !rows_.empty() && rows_[0] == Axis::kContext &&
              node.results[0].shape[0] == tokens_) {
     at = at.cut(0, {Axis::kContext});

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/rewrite.h"
 #include "passes/relayout.h"
@@ -33,10 +34,10 @@ class ShardedGraph {
   Value bring(Value x, const Layout& want) { return relayout_.bring(x, want); }
   // Sums become values of the residual stream: copies, or rows of this rank; cp cuts nothing but rows.
   Layout settled(Value x, Value old_value);
-  // Data ranks run graphs of the model on batches of their own: what is cut over them is gathered first, but for
-  // gradients, whose parts are added to.
+  // Graphs of the model read whole parameters: what is cut over replicas is gathered first, but for gradients, whose
+  // parts are added to.
   Value gathered(Value old_value);
-  static Layout without(Layout layout, Axis axis);
+  static Layout without_replicas(Layout layout);
   Value settle(Value x, Value old_value) { return bring(x, settled(x, old_value)); }
 
   // --- nodes
@@ -75,11 +76,11 @@ class ShardedGraph {
   void agree(Node& node, const Side& a, const Side& b, Axis axis, bool wgrad);
 
   // --- gradients
-  // Whether an operand is this data rank's part of a gradient.
-  bool is_part(Value old_value);
-  // A node whose addend `part` is one: the rest is made whole, reduced and scattered over the data ranks, then added.
+  // Whether a value is this replica's part of a gradient.
+  bool is_part(Value old_value) const { return parts_.contains(old_value); }
+  // A node whose addend `part` is one: the rest is made whole, reduced and scattered over the replicas, then added.
   void place_sum(NodeId id, Node node, size_t part);
-  // A gradient of this data rank in the layout of the state that it becomes, or is added to.
+  // A gradient of this replica in the layout of the state that it becomes, or is added to.
   Value scattered(Value x, const Layout& state);
 
   void place_update(const NamedValue& update);
@@ -97,6 +98,7 @@ class ShardedGraph {
   int64_t tokens_ = -1;  // rows of the whole micro-batch
   ValueTable<char> is_rows_;
   std::unordered_map<Value, std::string, ValueHash> targets_;
+  std::unordered_set<Value, ValueHash> parts_;
 };
 
 }  // namespace octet

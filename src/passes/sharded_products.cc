@@ -51,10 +51,6 @@ NodeId ShardedGraph::add_to_product(const Node& old_node, Node node, const Node&
   return graph().add(std::move(add));
 }
 
-bool ShardedGraph::is_part(Value old_value) {
-  return targets_.contains(old_value) && layout(rewriter_.map(old_value)).cut_axes().has(Axis::kData);
-}
-
 void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
   const Value c = node.inputs[part];
   Value rest;
@@ -68,13 +64,16 @@ void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
   Node add{.op = Op::kAdd, .name = old_node.name, .layer = old_node.layer, .phase = old_node.phase};
   add.inputs = {scattered(rest, layout(c)), c};
   rewriter_.set({id, 0}, {graph().add(std::move(add)), 0});
+  parts_.insert({id, 0});
 }
 
 Value ShardedGraph::scattered(Value x, const Layout& state) {
-  const Layout own = without(state, Axis::kData);
-  x = bring(x, own.with_due(Pending::kSum, own.due(Pending::kSum) - Axis::kData));
-  if (!state.cut_axes().has(Axis::kData)) return x;
-  return relayout_.emit(Op::kReduceScatter, x, {{"axis", int64_t{0}}, {"over", std::string(axis_name(Axis::kData))}});
+  AxisList over = (state.cut_axes() & kReplicas).list();  // what is made on all context ranks alike is no sum of theirs
+  std::erase_if(over, [&](Axis axis) { return axis != Axis::kData && !layout(x).due(Pending::kSum).has(axis); });
+  const AxisSet due = (state.due(Pending::kSum) | over) - Axis::kData;
+  x = bring(x, without_replicas(state).with_due(Pending::kSum, due));
+  if (!over.empty()) x = relayout_.emit(Op::kReduceScatter, x, {{"axis", int64_t{0}}, {"over", print(over)}});
+  return bring(x, layout_in(old_.role(), state));
 }
 
 Value ShardedGraph::settle_operand(Value x, Value old_value) {
@@ -124,10 +123,10 @@ void ShardedGraph::place_update(const NamedValue& update) {
     entry.layout = between(entry, layout(value));
   } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
     if (old_.role() == GraphRole::kTrain) {
-      const AxisSet sums = layout(value).due(Pending::kSum);
-      entry.layout = states_.gradient(entry.param).with_due(Pending::kSum, sums);
-      if (parallel_.mesh[Axis::kData] > 1 && !entry.layout.cut_axes().has(Axis::kData))
-        entry.layout = entry.layout.with_due(Pending::kSum, sums | Axis::kData);
+      const Layout& want = states_.gradient(entry.param);
+      AxisSet sums = layout(value).due(Pending::kSum);
+      if (parallel_.mesh[Axis::kData] > 1) sums = sums | Axis::kData;
+      entry.layout = want.with_due(Pending::kSum, sums - (want.cut_axes() & kReplicas));
     }
     if (!is_part(update.value)) value = scattered(value, entry.layout);
   } else if (runs_per_micro_batch(old_.role()) &&

@@ -79,6 +79,32 @@ TEST(PlanReport, TheLevelsOfGemmsAreInTheJson) {
   EXPECT_EQ(untimed.at("layers.11.mlp.up/wgrad"), "fp8-tensor");
 }
 
+// Context ranks reduce gradients, and share updates, as data ranks do: a half of the bytes, beside backward.
+TEST(PlanReport, GradientsOfContextRanksLeaveAsTheyAreMade) {
+  RunConfig config;
+  config.recipe = "fp8-current", config.context = 2;  // maxima of scales are exchanged between the products
+  config.micro_batch = 2, config.sequence_length = 4096;
+  ModelConfig model = named_model("llama2-7b");
+  model.layers = 4;
+  const auto planned = [&](const char* shard) {
+    config.shard = shard;
+    return plan_training(model, config, h200_target());
+  };
+  const auto row = [](const PlanReport& r, const std::string& graph, const std::string& op) {
+    for (const CollectiveRow& row : r.collectives)
+      if (row.graph == graph && row.op == op && row.over == "cp") return row;
+    return CollectiveRow{graph, op, "cp"};
+  };
+  const PlanReport none = planned("none"), gradients = planned("gradients");
+  const CollectiveRow whole = row(none, "apply", "all_reduce"), scattered = row(gradients, "train", "reduce_scatter");
+  EXPECT_NEAR(whole.bytes, 4.0 * static_cast<double>(none.parameters), 1e6);  // two passes of a half
+  EXPECT_NEAR(scattered.bytes, whole.bytes / 2, 1e6);
+  EXPECT_LT(row(gradients, "apply", "all_reduce").bytes, 1e6);  // of norms
+  EXPECT_LT(scattered.exposed, 0.2 * scattered.seconds);
+  EXPECT_EQ(whole.exposed, whole.seconds);
+  EXPECT_NEAR(static_cast<double>(gradients.moment_bytes), 0.5 * static_cast<double>(none.moment_bytes), 1e6);
+}
+
 // What is listed at the peak is all that is live there, and no more than the arena.
 TEST(PlanReport, ThePeakAddsUp) {
   RunConfig config;

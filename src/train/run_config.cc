@@ -139,8 +139,8 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "GPUs of one machine read and write each other's memory where they can; off: NCCL alone, with the "
                     "same bits between two ranks"});
   t.add("parallel.shard", &c.shard,
-        {.meaning = "what the ranks of parallel.data share: none; optimizer: masters and moments (ZeRO-1); gradients "
-                    "too (ZeRO-2); parameters too (ZeRO-3)",
+        {.meaning = "what the ranks of parallel.data and parallel.context share: none; optimizer: masters and moments "
+                    "(ZeRO-1); gradients too (ZeRO-2); parameters too (ZeRO-3)",
          .choices = {"none", "optimizer", "gradients", "parameters"}});
   t.add("parallel.timeout", &c.rank_timeout,
         {.meaning = "seconds that a rank waits for another before the run ends", .min = 1});

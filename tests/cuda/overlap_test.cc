@@ -99,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, CudaOverlap,
                                                           Way{"tp2_sequence", {{1, 1, 1, 2}}, true},
                                                           Way{"dp2_gradients", {{1, 2, 1, 1}}, false, kGradients},
                                                           Way{"dp2_parameters", {{1, 2, 1, 1}}, false, kParameters},
-                                                          Way{"cp2", {{1, 1, 2, 1}}}),
+                                                          Way{"cp2", {{1, 1, 2, 1}}},
+                                                          Way{"cp2_gradients", {{1, 1, 2, 1}}, false, kGradients}),
                                           testing::Values("bf16", "fp8-current")),
                          [](const auto& info) {
                            std::string name =

@@ -21,6 +21,7 @@ const std::vector<Way> kWays = {{"tp2", {{1, 1, 1, 2}}},
                                 {"dp2_optimizer", {{1, 2, 1, 1}}, false, ShardLevel::kOptimizer},
                                 {"dp2_parameters", {{1, 2, 1, 1}}, false, ShardLevel::kParameters},
                                 {"cp2", {{1, 1, 2, 1}}},
+                                {"cp2_gradients", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
                                 {"dp2_cp2_tp2_sequence_optimizer", {{1, 2, 2, 2}}, true, ShardLevel::kOptimizer}};
 
 constexpr int kSteps = 3;

@@ -101,7 +101,7 @@ TEST_F(Pipeline, OfATiedModelDiffersByRounding) {
     for (const Way& way :
          {Way{.name = "two", .pipeline = 2}, Way{.name = "interleaved", .pipeline = 2, .chunks = 2},
           Way{.name = "on a mesh", .pipeline = 2, .chunks = 2, .data = 2, .tensor = 2, .shard = "gradients"},
-          Way{.name = "on a mesh of contexts", .pipeline = 2, .data = 2, .shard = "optimizer", .context = 2}}) {
+          Way{.name = "on a mesh of contexts", .pipeline = 2, .data = 2, .shard = "gradients", .context = 2}}) {
       const Trained stages = trained(way, "gpt2", recipe);
       ASSERT_EQ(stages.losses.size(), one.losses.size());
       for (size_t i = 0; i < one.losses.size(); ++i)
@@ -117,6 +117,8 @@ TEST_F(Pipeline, OnAMeshIsTheMeshAlone) {
                         {.name = "sequence", .tensor = 2, .sequence = true},
                         {.name = "all", .data = 2, .tensor = 2, .sequence = true, .shard = "gradients"},
                         {.name = "context", .context = 2},
+                        {.name = "context optimizer", .shard = "optimizer", .context = 2},
+                        {.name = "context gradients", .shard = "gradients", .context = 2},
                         {.name = "context and data", .data = 2, .shard = "parameters", .context = 2},
                         {.name = "context and tensor", .tensor = 2, .sequence = true, .context = 2}};
   for (const Way& mesh : meshes) {

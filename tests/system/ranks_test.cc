@@ -42,6 +42,8 @@ const Way kWays[] = {
     {.name = "data 2 parameters", .data = 2, .shard = "parameters"},
     {.name = "context 2", .context = 2},
     {.name = "data 2 tensor 2 sequence gradients", .tensor = 2, .data = 2, .sequence = true, .shard = "gradients"},
+    {.name = "context 2 gradients", .context = 2, .shard = "gradients"},
+    {.name = "data 2 context 2 optimizer", .data = 2, .context = 2, .shard = "optimizer"},
 };
 const Way kEight = {.name = "2x2x2", .tensor = 2, .data = 2, .context = 2, .shard = "parameters"};
 
@@ -122,7 +124,7 @@ TEST_P(Ranks, CheckpointsKnowNoMesh) {
 }
 
 TEST_P(Ranks, ResumeIsUninterrupted) {
-  for (const Way& way : {kWays[1], kWays[3]}) {
+  for (const Way& way : {kWays[1], kWays[3], kWays[7]}) {
     RunConfig config = config_of(folder_, GetParam(), way);
     config.steps = 6, config.checkpoint_interval = 3;
     const auto whole = checkpoint_bytes(train(config).checkpoint);

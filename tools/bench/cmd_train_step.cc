@@ -244,7 +244,7 @@ void add_train_step_command(CLI::App& app) {
         std::tuple{"--chunks", &options->chunks, "runs of layers of a stage"}})
     command->add_option(name, *field, meaning)->check(positive())->capture_default_str();
   command->add_flag("--sequence", options->sequence, "the ranks of --tensor share the tokens between products");
-  command->add_option("--shard", options->shard, "none | optimizer | gradients | parameters, over --data")
+  command->add_option("--shard", options->shard, "none | optimizer | gradients | parameters, over --data and --context")
       ->capture_default_str();
   command->add_flag("--no-overlap", options->no_overlap, "exchanges in turn with kernels");
   command->add_flag("--no-peer-memory", options->no_peer_memory, "all exchanges of GPUs by NCCL");
