@@ -56,7 +56,13 @@ def train(octet, folder, family, recipe, device, mesh):
             return out, f"{len(losses)} steps, loss {losses[0] if losses else None} to {losses[-1] if losses else None}"
         return out, f"{losses[0]:.2f} to {losses[-1]:.2f}"
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return None, f"failed: {str(error)[:200]}"
+        return None, outcome(error)
+
+
+def outcome(error):
+    """What the program refuses by name, or a failure."""
+    refused = str(error).startswith("octet: unsupported: ")
+    return f"refused: {str(error)[20:220]}" if refused else f"failed: {str(error)[:200]}"
 
 
 def generate(octet, folder, out, recipe, device):
@@ -65,7 +71,7 @@ def generate(octet, folder, out, recipe, device):
                     "--recipe", recipe, "--device", device, "--json"], folder)
         return "ran" if text.strip() else "no text"
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return f"failed: {str(error)[:200]}"
+        return outcome(error)
 
 
 def cases(octet, folder, options):
@@ -94,10 +100,11 @@ def measure(options):
                 for family, kind, recipe, result in rows:
                     results.append({"family": family, "kind": kind, "recipe": recipe, "device": options.device,
                                     "mesh": options.mesh, "result": result})
-                    if "failed" in result or not options.quiet:
+                    if ": " in result or not options.quiet:
                         print(f"{family} {kind} {recipe} {options.device} {options.mesh}: {result}", flush=True)
-    bad = [r for r in results if not (r["result"] == "ran" or " to " in r["result"] and "steps" not in r["result"])]
-    print(f"{len(results)} runs, {len(bad)} of them not as promised ({options.device} {options.mesh}, "
+    good = [r for r in results if r["result"] == "ran" or " to " in r["result"] and "steps" not in r["result"]]
+    refused = [r for r in results if r["result"].startswith("refused")]
+    print(f"{len(results)} runs, {len(good)} as promised, {len(refused)} refused by name ({options.device} {options.mesh}, "
           f"OMP_NUM_THREADS={environment})")
     pathlib.Path(options.json).write_text(json.dumps(results, indent=0))
 
@@ -106,7 +113,7 @@ def table(paths):
     """Rows by family: a column for every kind, recipe and mesh in the order in which they were run."""
     results = [row for path in paths for row in json.loads(pathlib.Path(path).read_text())]
     columns = list(dict.fromkeys((r["kind"], r["recipe"], r["mesh"]) for r in results))
-    cells = {(r["family"], r["kind"], r["recipe"], r["mesh"]): r["result"] for r in results}
+    cells = {(r["family"], r["kind"], r["recipe"], r["mesh"]): r["result"].split(":")[0] for r in results}
     print(json.dumps({"columns": [{"name": "family"}] + [{"name": " ".join(filter(None, c))} for c in columns],
                       "rows": [[f] + [cells.get((f, *c), "") for c in columns] for f in FAMILIES]}, indent=1))
 
