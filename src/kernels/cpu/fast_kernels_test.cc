@@ -113,7 +113,8 @@ TEST(FastKernels, ResultsDoNotDependOnTheThreadCount) {
 TEST(FastKernels, RunOnAsManyThreadsAsHaveScratch) {
   for (const Case& c : all_cases()) {
     const bool attends = c.op == Op::kAttention || c.op == Op::kAttentionGrad || c.op == Op::kPagedAttention;
-    const bool shares = c.op == Op::kScaledMatmul || c.op == Op::kSample || c.op == Op::kTopLogprobs || c.op == Op::kRmsNorm;
+    const bool shares =
+        c.op == Op::kScaledMatmul || c.op == Op::kSample || c.op == Op::kTopLogprobs || c.op == Op::kRmsNorm;
     if (c.large || (!shares && !(attends && c.name.starts_with("tiles")))) continue;
     for (DType dtype : c.dtypes) {
       SCOPED_TRACE(case_name(c, dtype));
