@@ -226,12 +226,13 @@ std::string changed_rate(const RunState& kept, const std::string& folder, const 
     const double before = learning_rate(old->optimizer, old->steps, step),
                  now = learning_rate(config.optimizer, config.steps, step);
     if (before == now || step > config.steps) continue;
-    const std::string keep = decays_until(*old) == decays_until(config)
-                                 ? ""
-                                 : fmt::format(
-                                       ": its cosine ended at step {}, and ends at {}; optimizer.decay_steps={} "
-                                       "keeps it",
-                                       decays_until(*old), decays_until(config), decays_until(*old));
+    const std::string keep =
+        decays_until(*old) == decays_until(config)
+            ? ""
+            : fmt::format(
+                  ": the cosine reached its end at step {}, and does at {}; optimizer.decay_steps={} "
+                  "keeps it",
+                  decays_until(*old), decays_until(config), decays_until(*old));
     return fmt::format("the learning rate of step {} is {:.4g}, by the settings of {} it was {:.4g}{}", step, now,
                        folder, before, keep);
   }

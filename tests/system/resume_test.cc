@@ -304,7 +304,7 @@ TEST(Resume, AChangedLearningRateIsSaidWithBothValues) {
   const std::string said = testing::internal::GetCapturedStderr();
   expect_holds(said, fmt::format("the learning rate of step 21 is {:.4g}, by the settings of {} it was 6e-05",
                                  learning_rate(config.optimizer, 40, 21), last));
-  expect_holds(said, "its cosine ended at step 20, and ends at 40; optimizer.decay_steps=20 keeps it");
+  expect_holds(said, "the cosine reached its end at step 20, and does at 40; optimizer.decay_steps=20 keeps it");
   config.optimizer.decay_steps = 20;
   EXPECT_EQ(changed_rate(kept, last, config), "");
   config.optimizer.decay_steps = 0, kept.step = 1;  // the next step is in the warm-up of both
