@@ -187,8 +187,10 @@ SpecialTokens parse_special_tokens(const std::string& json_text, const std::stri
   auto ids = [&](const char* key) {  // one id or a list of them
     std::vector<int64_t> found;
     const Json value = json.value(key, Json());
-    for (const Json& id : value.is_array() ? value : Json::array({value}))
+    for (const Json& id : value.is_array() ? value : Json::array({value})) {
+      if (id.is_number_float()) fail_json_member(json, key, where);
       if (id.is_number_integer() && id.get<int64_t>() >= 0) found.push_back(id.get<int64_t>());
+    }
     return found;
   };
   auto first = [&](const char* key) {

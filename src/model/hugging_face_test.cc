@@ -397,7 +397,7 @@ TEST(HuggingFaceConfig, RefusesNumbersOutOfProportion) {
            {"llama", "rms_norm_eps", "1e-300", "model.norm_eps: 1e-300"},
            {"llama", "rope_parameters", R"({"rope_theta": 1e300})", "model.rope.theta: 1e+300"},
            {"llama", "rope_parameters", R"({"rope_type": "linear", "factor": 1e300})", "model.rope.factor: 1e+300"},
-           {"llama", "rms_norm_eps", "1e999", "config.json: not valid JSON"},
+           {"llama", "rms_norm_eps", "1e999", "model.norm_eps: 1.7976931348623157e+308"},
            {"mistral", "sliding_window", "0", "\"sliding_window\" is 0"},
            {"glm", "partial_rotary_factor", "2", "partial_rotary_factor"}}) {
     std::string text = to_hugging_face_config(small(row.architecture), {}, "float32");

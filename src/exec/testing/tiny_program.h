@@ -31,7 +31,8 @@ inline ModelConfig model(const std::string& architecture) {
   ModelConfig c = model_family(architecture);
   c.vocab_size = kVocab, c.max_positions = kLength, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 64;
   if (architecture == "llama") c.kv_heads = 2;
-  if (c.experts.count > 0) c.experts.count = 4, c.experts.per_token = 2, c.experts.intermediate = 32;
+  if (c.experts.count > 0) c.experts.count = 4, c.experts.per_token = 2;
+  if (c.experts.intermediate > 0) c.experts.intermediate = 32;
   c.init_std = 0.08;
   return c;
 }
