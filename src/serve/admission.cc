@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 namespace octet::serve {
 
@@ -40,14 +42,31 @@ void KeyBudget::give_back(int64_t texts, int64_t unused_tokens) {
   tokens_.used = std::max(tokens_.used - static_cast<double>(unused_tokens), 0.0);
 }
 
+void QueueSpeed::note(double now, int64_t tokens, bool waits) {
+  constexpr double kPiece = 1, kFade = 30;  // seconds
+  const double seconds = now - from_;
+  const bool whole = waits_ && seconds >= kPiece;
+  if (whole) {
+    const double kept = now - at_ <= kForget ? std::exp(-(now - at_) / kFade) : 0;
+    seconds_ = kept * seconds_ + seconds;
+    tokens_ = kept * tokens_ + static_cast<double>(tokens - from_tokens_);
+    at_ = now;
+  }
+  if (!std::exchange(waits_, waits) || whole) from_ = now, from_tokens_ = tokens;
+}
+
+double QueueSpeed::rate(double now) const {
+  return seconds_ >= kLeast && now - at_ <= kForget ? tokens_ / seconds_ : 0;
+}
+
 std::optional<Refusal> FairQueue::full(int64_t tokens, const Beyond& engine) const {
   const double expected = engine.rate > 0 ? static_cast<double>(tokens_) / engine.rate : 0;
-  const int64_t requests = size() + engine.waiting;
+  const int64_t requests = std::max<int64_t>(size() + engine.waiting, 0);
   if (requests >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
     return Refusal{503, "queue",
                    fmt::format("{} requests of {} tokens wait (the most are {} and {})", requests, tokens_,
                                bounds_.requests, bounds_.tokens),
-                   std::max(expected, 1.0)};
+                   std::clamp(expected, 1.0, std::max(bounds_.wait, 1.0))};
   if (expected > bounds_.wait)
     return Refusal{503, "wait",
                    fmt::format("it would wait about {:.0f} s (the most is {:.0f})", expected, bounds_.wait),

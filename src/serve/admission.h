@@ -45,6 +45,22 @@ class KeyBudget {
   int64_t texts_ = 0;
 };
 
+// Tokens a second that the engine finishes while requests wait for it: at other times it may have too little to do to
+// show its speed. A mean whose past fades; 0 where none has waited for two seconds of the last minute.
+class QueueSpeed {
+ public:
+  // `tokens`: finished so far; `waits`: requests are left that the engine does not take yet.
+  void note(double now, int64_t tokens, bool waits);
+  double rate(double now) const;
+
+ private:
+  static constexpr double kLeast = 2, kForget = 60;  // seconds
+  bool waits_ = false;
+  double from_ = 0;  // begin of what is measured
+  int64_t from_tokens_ = 0;
+  double at_ = 0, seconds_ = 0, tokens_ = 0;  // until when, and of which time so many
+};
+
 // Requests that wait for the engine. The next one is of the highest priority, then of the key that has had the fewest
 // tokens (start-time fair queueing: a key that was idle does not save up), then the oldest of that key.
 class FairQueue {
@@ -60,7 +76,7 @@ class FairQueue {
   // What the engine does meanwhile.
   struct Beyond {
     double rate = 0;      // tokens a second that it finishes; 0: not known yet
-    int64_t waiting = 0;  // requests that wait inside of it, and count as those here
+    int64_t waiting = 0;  // requests that wait inside of it, and count as those here; < 0: places for so many of these
   };
 
   // Enters a request, or says why not.

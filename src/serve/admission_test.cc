@@ -40,6 +40,18 @@ TEST(KeyBudget, TextsAtOnceEndWithTheirRequests) {
   EXPECT_FALSE(budget.take(4, 1, 0));
 }
 
+TEST(QueueSpeed, IsOfTimesInWhichRequestsWait) {
+  QueueSpeed speed;
+  for (int i = 0; i < 10; ++i) speed.note(i, 5 * i, false);  // one request at a time
+  EXPECT_EQ(speed.rate(10), 0);
+  for (int i = 0; i <= 40; ++i) speed.note(10 + 0.1 * i, 50 + 100 * i, true);
+  EXPECT_NEAR(speed.rate(14), 1000, 1);
+  speed.note(14.1, 4150, false);
+  for (int i = 0; i < 10; ++i) speed.note(15 + 5 * i, 4150 + i, false);  // quiet again
+  EXPECT_NEAR(speed.rate(60), 1000, 1);
+  EXPECT_EQ(speed.rate(80), 0);
+}
+
 TEST(FairQueue, KeysTakeTurnsByTokens) {
   FairQueue queue({});
   // Key 1 asks for much first; key 2 comes later with little.
@@ -84,6 +96,8 @@ TEST(FairQueue, IsBoundedInRequestsTokensAndTime) {
   EXPECT_FALSE(queue.push(4, "1", 0, 1, {}));
   EXPECT_FALSE(queue.push(5, "1", 0, 1, {}));
   EXPECT_EQ(queue.push(6, "1", 0, 1, {})->reason, "queue");
+  EXPECT_FALSE(queue.push(7, "1", 0, 1, {.waiting = -1}));           // the engine has a place that is free
+  EXPECT_LE(queue.push(8, "1", 0, 1, {.rate = 1})->retry_after, 2);  // no request waits longer
 }
 
 }  // namespace

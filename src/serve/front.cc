@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/log.h"
 
 namespace octet::serve {
 
-double Front::now() {
+double Front::now() const {
+  if (options_.clock) return options_.clock();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -61,16 +63,19 @@ std::optional<Refusal> Front::full() const {
 }
 
 FairQueue::Beyond Front::beyond() const {
-  return {.rate = rate_, .waiting = std::clamp<int64_t>(inside_ - options_.sequences, 0, ahead_)};
+  return {.rate = speed_.rate(now()), .waiting = std::min<int64_t>(inside_ - options_.sequences, ahead_)};
 }
 
 void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
   job->submitted = now();
   job->tokens_ = job->prompt_tokens_ = prompt_tokens;
+  int64_t most = 0;  // tokens of a text
   for (const GenerationRequest& prompt : job->prompts) {
     const int64_t room = std::max<int64_t>(engine_.context() - static_cast<int64_t>(prompt.prompt_ids.size()), 1);
     const int64_t texts = std::max(prompt.n, prompt.beams);
-    job->texts_ += texts, job->tokens_ += texts * std::min(prompt.max_tokens, room);
+    const int64_t tokens = std::min(prompt.max_tokens, room);
+    most = std::max(most, tokens);
+    job->texts_ += texts, job->tokens_ += texts * tokens;
   }
   std::optional<Refusal> refusal;
   {
@@ -81,7 +86,8 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
     if (!refusal) {
       const int32_t priority = job->priority + (budget != nullptr ? budget->limits().priority : 0);
       job->id_ = next_id_++;
-      refusal = queue_.push(job->id_, job->key, priority, job->tokens_, beyond());
+      const int64_t usual = prompt_tokens + job->texts_ * std::min(most, std::lround(usual_));
+      refusal = queue_.push(job->id_, job->key, priority, std::min(job->tokens_, usual), beyond());
       if (refusal && budget != nullptr) budget->give_back(job->texts_, job->tokens_);
       if (!refusal) jobs_[job->id_] = job, job->waiting_ = true;
     }
@@ -210,10 +216,11 @@ void Front::started(Job& job) {
 
 void Front::end(const std::shared_ptr<Job>& job) {
   std::vector<RequestTimes> times;
-  int64_t used = 0;
+  int64_t used = 0, generated = 0;
   for (const GenerationStream& stream : job->streams_) {
     times.push_back(stream.times());
     used += times.back().prompt_tokens + times.back().generated_tokens;
+    generated += times.back().generated_tokens;
   }
   started(*job);
   inside_ -= std::exchange(job->running_, 0);
@@ -221,6 +228,9 @@ void Front::end(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.erase(job->id_);
+    if (generated > 0 && job->finished_ != FinishReason::kCancelled)
+      usual_ += (static_cast<double>(generated) / static_cast<double>(job->texts_) - usual_) /
+                static_cast<double>(std::min<int64_t>(++ended_, 32));
     if (KeyBudget* budget = budget_of(*job)) budget->give_back(job->texts_, std::max<int64_t>(job->tokens_ - used, 0));
   }
   const double queued = std::max(job->entered_ - job->submitted, 0.0);
@@ -230,24 +240,18 @@ void Front::end(const std::shared_ptr<Job>& job) {
 }
 
 void Front::pump() {
-  const double at = now();
-  if (at - rate_at_ > 1) {
-    const EngineStats stats = engine_.stats();
-    const int64_t tokens = stats.prompt_tokens + stats.generated_tokens;
-    const std::lock_guard lock(mutex_);
-    // Of a second with requests that waited: an engine with little to do does not show its speed.
-    const bool waited = std::exchange(waited_, queue_.size() > 0);
-    if (waited && waited_ && at - rate_at_ < 2 && tokens > rate_tokens_)
-      rate_ = static_cast<double>(tokens - rate_tokens_) / (at - rate_at_);
-    rate_at_ = at, rate_tokens_ = tokens;
-  }
+  bool waits = false;  // what is left here, and will have waited until the next time
   for (;;) {
     std::shared_ptr<Job> job;
     {
       const std::lock_guard lock(mutex_);
-      if (ahead_ >= options_.ahead && (ahead_tokens_ >= options_.ahead_tokens || ahead_ >= options_.ahead_most)) return;
-      const auto id = queue_.pop();
-      if (!id) return;
+      const bool enough =
+          ahead_ >= options_.ahead && (ahead_tokens_ >= options_.ahead_tokens || ahead_ >= options_.ahead_most);
+      const auto id = enough ? std::nullopt : queue_.pop();
+      if (!id) {
+        waits = queue_.size() > 0;
+        break;
+      }
       job = jobs_.at(*id);
       job->waiting_ = false;
       ++ahead_, ahead_tokens_ += job->prompt_tokens_, inside_ += job->texts_;
@@ -263,6 +267,9 @@ void Front::pump() {
     }
     inbox_->tell(job);
   }
+  const EngineStats stats = engine_.stats();
+  const std::lock_guard lock(mutex_);
+  speed_.note(now(), stats.prompt_tokens + stats.cached_tokens + stats.generated_tokens, waits);
 }
 
 }  // namespace octet::serve

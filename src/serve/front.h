@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -53,6 +54,7 @@ struct FrontOptions {
   int64_t ahead_tokens = 0;  // and as many as have so many prompt tokens: enough to fill its next steps
   int64_t ahead_most = std::numeric_limits<int64_t>::max();  // but, above `ahead`, no more than so many
   int64_t sequences = std::numeric_limits<int64_t>::max();   // texts that run at once: more inside of the engine wait
+  std::function<double()> clock = {};                        // seconds; none: of a steady clock
 };
 
 // Hears of what is worth counting: of refusals in the thread of submit(), else in the front's.
@@ -86,9 +88,8 @@ class Front {
   // What any request would hear now, however small; none: there is room.
   std::optional<Refusal> full() const;
 
-  static double now();  // seconds of a steady clock
-
  private:
+  double now() const;
   void work();
   KeyBudget* budget_of(const Job& job);
   void drain(const std::shared_ptr<Job>& job);
@@ -110,9 +111,11 @@ class Front {
   FairQueue::Id next_id_ = 1;
   int64_t ahead_ = 0, ahead_tokens_ = 0;  // in the engine, without a token yet
   std::atomic<int64_t> inside_ = 0;       // texts in the engine
-  double rate_ = 0, rate_at_ = 0;
-  int64_t rate_tokens_ = 0;
-  bool waited_ = false;  // requests, when that was measured
+  QueueSpeed speed_;
+  // Mean tokens of the last texts that have ended: what one that may go on to the context's end is taken to need, in
+  // the queue alone. Budgets of keys take what a request may use.
+  double usual_ = 256;
+  int64_t ended_ = 0;
 
   std::optional<Refusal> closed_;  // what refuse_all() has said: later requests hear it too
 

@@ -206,7 +206,7 @@ TEST_F(ServerTest, KeysAreAskedForAndLimited) {
 }
 
 TEST_F(ServerTest, AFullQueueIsToldAtOnce) {
-  start({.front = {.queue = {.requests = 1}, .ahead = 0, .ahead_tokens = 100, .ahead_most = 0}});
+  start({.front = {.queue = {.requests = 1}, .ahead = 0, .ahead_tokens = 100, .ahead_most = 0, .sequences = 0}});
   Peer waits(server_->port());
   waits.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"B\"}");
   ASSERT_TRUE(eventually(
