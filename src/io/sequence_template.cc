@@ -29,13 +29,16 @@ std::pair<int64_t, int64_t> shares(int64_t first, int64_t second, int64_t most) 
 }  // namespace
 
 EncodedTexts encode_texts(const Tokenizer& tokenizer, std::string_view text,
-                          const std::optional<std::string_view>& pair, int64_t most) {
+                          const std::optional<std::string_view>& pair, int64_t most, int64_t enough) {
   const SequenceTemplate& own = tokenizer.sequence_template();
   const SequenceTemplate around = own.single.empty() ? plain_template(tokenizer) : own;
   const std::vector<SequenceTemplate::Piece>& pieces = pair ? around.pair : around.single;
   check(!pieces.empty(), ErrorCode::kInvalidArgument,
         "this tokenizer has no template for pairs of texts (\"pair\" of a tokenizer.json's post_processor)");
-  std::vector<int32_t> ids[2] = {tokenizer.encode(text), pair ? tokenizer.encode(*pair) : std::vector<int32_t>()};
+  // The cut of a pair goes by both lengths.
+  const EncodeOptions until{.enough = most == 0 ? enough : pair ? 0 : most};
+  std::vector<int32_t> ids[2] = {tokenizer.encode(text, until),
+                                 pair ? tokenizer.encode(*pair, until) : std::vector<int32_t>()};
   if (most > 0) {
     const int64_t special = std::ranges::count_if(pieces, [](const auto& piece) { return piece.id >= 0; });
     check(most > special, ErrorCode::kInvalidArgument,

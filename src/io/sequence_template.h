@@ -19,9 +19,11 @@ struct EncodedTexts {
 // The ids of `text`, or of the pair, by the tokenizer's template; of a vocabulary without one: begin and end token
 // where it adds them, and BERT's of a WordPiece vocabulary. `most` > 0: at most so many tokens, special ones included:
 // the texts lose their last tokens, the longer one first, as transformers' "longest_first" has it. Throws
-// kInvalidArgument for a pair where there is no template for pairs, and where `most` leaves no text.
+// kInvalidArgument for a pair where there is no template for pairs, and where `most` leaves no text. `enough` > 0,
+// where `most` is 0: what is behind so many tokens of a text may be left out.
 EncodedTexts encode_texts(const Tokenizer& tokenizer, std::string_view text,
-                          const std::optional<std::string_view>& pair = std::nullopt, int64_t most = 0);
+                          const std::optional<std::string_view>& pair = std::nullopt, int64_t most = 0,
+                          int64_t enough = 0);
 
 // Tokens of a prompt in front of a text, as sentence-transformers counts them: those around it but for the last.
 int64_t prompt_tokens(const Tokenizer& tokenizer, std::string_view prompt);

@@ -295,8 +295,8 @@ void Tokenizer::Impl::encode_piece(std::string_view piece, const TextPlace& plac
     continues = false;
     return splitter.each_piece(part, scratch->split_prefixed, encode_part);
   });
-  std::lock_guard lock(mutex);
-  idle.push_back(std::move(scratch));
+  // Buffers of a longer piece go with it.
+  if (std::lock_guard lock(mutex); piece.size() <= 1 << 20) idle.push_back(std::move(scratch));
 }
 
 void Tokenizer::Impl::encode_marked(std::string_view text, const TextPlace& place, Scratch& scratch,
@@ -394,7 +394,7 @@ void Tokenizer::encode_to(std::string_view text, const EncodeOptions& options, s
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + 8);
+  ids.reserve(std::min(text.size() / 3, options.enough > 0 ? static_cast<size_t>(options.enough) : SIZE_MAX) + 8);
   encode_to(text, options, ids);
   return ids;
 }
