@@ -26,8 +26,8 @@ struct HttpRequest {
   std::string path, query;  // of the target, as sent: parts before and behind '?'
   HttpFields fields;
   std::string body;
-  std::string peer;                          // "127.0.0.1:40000", "[::1]:40000", "unix"
-  bool secure = false;                       // it came by TLS
+  std::string peer;     // "127.0.0.1:40000", "[::1]:40000", "unix"; "192.0.2.1", "[2001:db8::1]" behind a trusted proxy
+  bool secure = false;  // it came by TLS
   std::shared_ptr<const void> counted = {};  // the body, among those that wait
 
   std::string_view field(std::string_view name) const { return find_field(fields, name); }
@@ -79,6 +79,7 @@ struct HttpOptions {
   std::string unix_socket = {};  // a path, instead of address and port
   std::string certificate = {};  // PEM files of the chain and its key: TLS
   std::string private_key = {};
+  std::vector<std::string> trusted_proxies = {};  // whose X-Forwarded-For is believed, as TrustedProxies takes them
   int64_t max_head_bytes = 16 << 10;
   int64_t max_body_bytes = 32 << 20;
   int64_t max_waiting_bytes = 1 << 30;  // of the bodies of all requests that come or wait to be read; more get 503

@@ -24,6 +24,7 @@
 
 #include "base/log.h"
 #include "serve/http_reply.h"
+#include "serve/trusted_proxies.h"
 
 namespace octet::serve {
 
@@ -60,6 +61,7 @@ struct HttpShared {
   HttpOptions options;
   HttpHandler handler;
   bool draining = false;
+  TrustedProxies proxies;
   BodyTurns body_turns;
   std::atomic<int64_t> running = 0;
   std::atomic<int64_t> body_bytes = 0;  // of requests that come or wait to be read
@@ -209,7 +211,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     HttpReply::State refusal({.keeps = false}, [] {});
     refusal.send(status, "application/json",
                  fmt::format(R"({{"error":{{"message":"{}","type":"invalid_request_error","code":{}}}}})", why, status),
-                 {});
+                 status == 503 ? HttpFields{{"Retry-After", "1"}} : HttpFields{});
     const std::string bytes = refusal.take().bytes;
     if (!reply_ && shared_->options.refused)
       shared_->options.refused(peer_, {.status = status, .bytes = static_cast<int64_t>(bytes.size())});
@@ -221,6 +223,19 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     const auto [first, end] = message.equal_range(boost::beast::http::field::transfer_encoding);
     if (first == end) return true;
     return message.version() >= 11 && std::next(first) == end && boost::beast::iequals(first->value(), "chunked");
+  }
+
+  // The absolute form, "http://host/path", becomes a path; its host is the one that counts (RFC 9112, 3.2.2).
+  static void take_authority(std::string& target, Parser::value_type& message) {
+    for (const std::string_view scheme : {"http://", "https://"}) {
+      if (!boost::beast::iequals(std::string_view(target).substr(0, scheme.size()), scheme)) continue;
+      target.erase(0, scheme.size());
+      const size_t end = std::min(target.find_first_of("/?"), target.size());
+      message.set(boost::beast::http::field::host, target.substr(0, end));
+      target.erase(0, end);
+      if (!target.starts_with('/')) target.insert(0, "/");
+      return;
+    }
   }
 
   // The next request; none: the connection is to be closed.
@@ -288,12 +303,14 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
     }
     wants_body_ = false;
     auto message = parser.release();
-    HttpRequest request{.method = std::string(message.method_string()), .peer = peer_, .secure = kTls};
-    const std::string target(message.target());
+    HttpRequest request{.method = std::string(message.method_string()), .secure = kTls};
+    std::string target(message.target());
+    take_authority(target, message);
     request.path = target.substr(0, target.find('?'));
     if (request.path.size() < target.size()) request.query = target.substr(request.path.size() + 1);
     for (const auto& field : message)
       request.fields.push_back({std::string(field.name_string()), std::string(field.value())});
+    request.peer = shared_->proxies.client(peer_, request.fields);
     request.body = std::move(message.body());
     request.counted = std::move(body);
     chunked_ = message.version() >= 11;

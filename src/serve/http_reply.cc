@@ -1,9 +1,11 @@
 #include "serve/http_reply.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
+#include <ctime>
 #include <utility>
 
 namespace octet::serve {
@@ -74,8 +76,9 @@ const char* http_status_name(int status) {
 void HttpReply::State::add_head(int status, std::string_view content_type, const HttpFields& fields,
                                 const std::string& length) {
   outcome_.status = status;
-  fmt::format_to(std::back_inserter(pending_), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}\r\n", status,
-                 http_status_name(status), content_type, length);
+  fmt::format_to(std::back_inserter(pending_),
+                 "HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\nContent-Type: {}\r\n{}", status,
+                 http_status_name(status), fmt::gmtime(std::time(nullptr)), content_type, length);
   fields_.insert(fields_.end(), fields.begin(), fields.end());
   for (const HttpField& field : fields_) {
     // Line ends would begin another field: values may come from a request.
@@ -107,7 +110,7 @@ void HttpReply::State::send(int status, std::string_view content_type, std::stri
   std::unique_lock lock(mutex_);
   if (phase_ != Phase::kNew || gone_) return;
   phase_ = Phase::kEnded;
-  add_head(status, content_type, fields, fmt::format("Content-Length: {}", body.size()));
+  add_head(status, content_type, fields, fmt::format("Content-Length: {}\r\n", body.size()));
   if (!kind_.head) pending_ += body;
   unread_ = static_cast<int64_t>(pending_.size());
   ready(lock);
@@ -117,7 +120,7 @@ void HttpReply::State::begin(int status, std::string_view content_type, const Ht
   std::unique_lock lock(mutex_);
   if (phase_ != Phase::kNew || gone_) return;
   phase_ = Phase::kStream;
-  add_head(status, content_type, fields, kind_.chunked ? "Transfer-Encoding: chunked" : "Cache-Control: no-store");
+  add_head(status, content_type, fields, kind_.chunked ? "Transfer-Encoding: chunked\r\n" : "");
   unread_ = static_cast<int64_t>(pending_.size());
   ready(lock);
 }

@@ -75,6 +75,7 @@ void remove_stale(const std::string& path) {
 struct HttpServer::Impl {
   Impl(const HttpOptions& options, HttpHandler handler) : shared(std::make_shared<HttpShared>()) {
     shared->options = options;
+    shared->proxies = TrustedProxies(options.trusted_proxies);
     shared->handler = std::move(handler);
     tls = read_certificate(options);
     if (options.unix_socket.empty()) {

@@ -51,6 +51,8 @@ class HttpServerTest : public testing::Test {
     } else if (request.path == "/cut") {
       reply.begin(200, "text/plain");
       reply.write("half of");
+    } else if (request.path == "/peer" || request.path == "/host") {
+      reply.send(200, "text/plain", request.path == "/peer" ? request.peer : std::string(request.field("Host")));
     } else if (request.path == "/fail") {
       fail(ErrorCode::kInternal, "a handler that throws");
     } else if (request.path != "/drop") {
@@ -129,6 +131,33 @@ TEST_F(HttpServerTest, StreamsAreChunksOrEndWithTheConnection) {
   const std::string old = ask("GET /stream HTTP/1.0\r\n\r\n");
   EXPECT_EQ(old.find("chunked"), std::string::npos);
   EXPECT_TRUE(old.ends_with("\r\n\r\npiece 0\npiece 1\npiece 2\npiece 3\npiece 4\n")) << old;
+}
+
+TEST_F(HttpServerTest, TheAbsoluteFormIsAPathAndItsHost) {
+  start();
+  const std::string end = " HTTP/1.1\r\nHost: other\r\nX-Name: me\r\nConnection: close\r\n\r\n";
+  EXPECT_TRUE(ask("GET http://me.example:80/a/b?c=d" + end).ends_with("\r\n\r\nGET /a/b|c=d|me|"));
+  EXPECT_TRUE(ask("GET HTTPS://me.example?c" + end).ends_with("\r\n\r\nGET /|c|me|"));
+  EXPECT_TRUE(ask("GET http://me.example/host" + end).ends_with("\r\n\r\nme.example"));
+}
+
+TEST_F(HttpServerTest, RepliesHaveADate) {
+  start();
+  const std::string reply = ask("GET /x HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const size_t at = reply.find("\r\nDate: ");
+  ASSERT_NE(at, std::string::npos) << reply;
+  std::tm time{};
+  EXPECT_NE(::strptime(reply.c_str() + at + 8, "%a, %d %b %Y %H:%M:%S GMT\r\n", &time), nullptr) << reply;
+  EXPECT_LT(std::abs(::timegm(&time) - std::time(nullptr)), 60);
+}
+
+TEST_F(HttpServerTest, ATrustedProxySaysWhoAsks) {
+  start({.trusted_proxies = {"127.0.0.1"}});
+  EXPECT_TRUE(
+      ask("GET /peer HTTP/1.1\r\nX-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n\r\n").ends_with("\n192.0.2.7"));
+  start();
+  EXPECT_NE(ask("GET /peer HTTP/1.1\r\nX-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n\r\n").find("\n127.0.0.1:"),
+            std::string::npos);
 }
 
 TEST_F(HttpServerTest, HeadHasNoBody) {

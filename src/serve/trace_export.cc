@@ -65,7 +65,9 @@ Json span_json(const RequestRecord& record) {
   attributes.add("url.path", record.path);
   if (!record.route.empty()) attributes.add("http.route", record.route);
   attributes.add("http.response.status_code", int64_t{record.outcome.status});
-  attributes.add("client.address", record.peer.substr(0, record.peer.rfind(':')));
+  attributes.add(
+      "client.address",
+      record.peer.substr(0, record.peer.find(':', record.peer.starts_with('[') ? record.peer.find(']') : 0)));
   attributes.add("gen_ai.request.id", record.id);
   if (!record.error.empty()) attributes.add("error.type", record.error);
   if (!record.operation.empty()) add_generation(record, attributes);
