@@ -96,8 +96,17 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
 std::string model_folder(const std::string& path) {
   const std::vector<std::string> sizes = named_models();
   const bool named = std::find(sizes.begin(), sizes.end(), path) != sizes.end();
-  check(path_exists(path), ErrorCode::kNotFound, "{}: no such file or folder{}", path,
-        named ? " (it is a size: octet train model.size=..., or octet bench ... --random-weights)" : "");
+  std::string hint;
+  if (named) hint = " (it is a size: octet train model.size=..., or octet bench ... --random-weights)";
+  const size_t slash = path.find('/');
+  const bool repository = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
+                          path.find('/', slash + 1) == std::string::npos && !path.starts_with(".") &&
+                          !is_folder(path.substr(0, slash));
+  if (repository)
+    hint =
+        fmt::format(" (a repository of huggingface.co is downloaded by: hf download {} --local-dir {}; then give {})",
+                    path, path.substr(slash + 1), path.substr(slash + 1));
+  check(path_exists(path), ErrorCode::kNotFound, "{}: no such file or folder{}", path, hint);
   if (!is_folder(path + "/checkpoints")) return path;
   auto newest = newest_sound_checkpoint(path);
   check(newest.has_value(), ErrorCode::kNotFound, "{}: no checkpoint in {}/checkpoints", path, path);

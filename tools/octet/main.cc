@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -44,6 +46,31 @@ int finish_output() {
   return good ? 0 : 1;
 }
 
+// Options of vLLM and what stands for them here: an option, of commands that have it, or a word of advice.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"--max-model-len", "--context"},
+    {"--max-num-seqs", "--max-sequences"},
+    {"--max-num-batched-tokens", "--max-step-tokens"},
+    {"--gpu-memory-utilization", "--memory-fraction"},
+    {"--tensor-parallel-size", "--tensor"},
+    {"--kv-cache-dtype", "--kv-cache"},
+    {"--dtype", "--recipe"},
+    {"--quantization", "--recipe"},
+    {"--load-format", "--random-weights"},
+    {"--speculative-config", "--draft"},
+    {"--num-speculative-tokens", "--draft-tokens"},
+    {"--api-key", "--api-keys"},
+    {"--allowed-origins", "--allow-host"},
+    {"--forwarded-allow-ips", "--trusted-proxies"},
+    {"--tool-call-parser", "--tool-calls"},
+    {"--enable-auto-tool-choice", "leave it out: tools are always taken"},
+    {"--reasoning-parser", "leave it out: reasoning is always told apart"},
+    {"--enable-prefix-caching", "leave it out: prefixes are always cached"},
+    {"--enable-chunked-prefill", "leave it out: long prompts are always cut into steps"},
+    {"--trust-remote-code", "leave it out: no code of a folder is run"},
+    {"--model", "the folder stands behind the command, without an option"},
+};
+
 // A message for the first unknown command or option, with the nearest known one; "" when every word is known.
 std::string unknown_word(const CLI::App& app, int argc, char** argv) {
   const CLI::App* level = &app;
@@ -58,8 +85,16 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
       std::vector<std::string> names;
       for (const CLI::Option* option : level->get_options())
         for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
-      if (std::find(names.begin(), names.end(), name) == names.end())
-        return suggest("no option '" + name + "'", name, names);
+      const auto known = [&](std::string_view other) { return std::ranges::find(names, other) != names.end(); };
+      const auto* elsewhere =
+          std::ranges::find(kElsewhere, name, &std::pair<std::string_view, std::string_view>::first);
+      if (!known(name) && elsewhere != std::end(kElsewhere)) {
+        const std::string_view here = elsewhere->second;
+        if (known(here)) return fmt::format("no option '{}': here it is {}", name, here);
+        if (!here.starts_with("--") && level->get_name() == "serve")
+          return fmt::format("no option '{}': {}", name, here);
+      }
+      if (!known(name)) return suggest("no option '" + name + "'", name, names);
     } else if (const auto commands = level->get_subcommands([](const CLI::App*) { return true; }); !commands.empty()) {
       std::vector<std::string> names;
       for (const CLI::App* command : commands) names.push_back(command->get_name());
