@@ -133,8 +133,61 @@ void read_generation(Fields& fields, const ApiModel& model, const std::string& k
     fields.fail("cache_salt", fmt::format("want at most {} bytes", kMostBytes));
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
+  for (const char* key : {"allowed_token_ids", "bad_words"}) fields.ignore(key);  // restrict_tokens() reads them
+  // What asks for a form of the reply is never dropped.
+  constexpr std::pair<const char*, const char*> kForms[] = {{"suffix", "\"\""},
+                                                            {"audio", ""},
+                                                            {"format", "\"\""},
+                                                            {"modalities", "[\"text\"]"},
+                                                            {"function_call", "\"auto\""},
+                                                            {"details", ""},
+                                                            {"decoder_input_details", ""},
+                                                            {"return_full_text", ""},
+                                                            {"return_tokens_as_token_ids", ""},
+                                                            {"n_probs", "0"},
+                                                            {"structural_tag", ""}};
+  for (const auto& [key, harmless] : kForms) fields.refuse(key, "it is not served", harmless);
+  for (const char* key : {"include_reasoning", "separate_reasoning"})
+    if (!fields.flag(key).value_or(true)) fields.fail(key, "reasoning is always told apart");
   read_beams(fields, model, request);
   read_guide(fields, model, key, request);
+}
+
+ApiError too_long(int64_t tokens, const ApiModel& model, bool more) {
+  const int64_t context = model.engine->context();
+  return ApiError(fmt::format("prompt is too long: {}{} tokens > {} maximum (this model's maximum context length is {} "
+                              "tokens): shorten it",
+                              more ? "at least " : "", tokens, context - 1, context),
+                  {}, 400, "context_length_exceeded");
+}
+
+int64_t read_kept(Fields& fields, const ApiModel& model) {
+  const int64_t most = model.engine->context() - 1;  // a token of the reply has room behind them
+  const std::optional<int64_t> kept = fields.integer("truncate_prompt_tokens", -1, INT32_MAX);
+  if (kept == 0)
+    fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1: all that the context has room for");
+  return !kept ? 0 : *kept < 0 ? most : std::min(*kept, most);
+}
+
+std::vector<int32_t> encode_within(std::string_view text, EncodeOptions options, const ApiModel& model, int64_t kept) {
+  const int64_t most = options.enough > 0 ? options.enough : model.engine->context();
+  options.enough = kept > 0 ? 0 : most + 1;
+  std::vector<int32_t> ids = model.tokenizer->encode(text, options);
+  if (kept == 0 && std::ssize(ids) > most) throw too_long(std::ssize(ids), model, /*more=*/true);
+  if (kept > 0 && std::ssize(ids) > kept) {
+    const auto begin = ids.begin() + (options.add_bos ? 1 : 0);
+    ids.erase(begin, begin + (std::ssize(ids) - kept));
+  }
+  return ids;
+}
+
+std::optional<int64_t> read_max_tokens(Fields& fields, int64_t least) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  std::optional<int64_t> most = fields.integer("n_predict", -1, kMost);
+  if (most == -1) most = kMost;
+  if (most && *most < least) fields.fail("n_predict", fmt::format("want -1 or a whole number from {} on", least));
+  const std::optional<int64_t> asked = fields.integer("max_tokens", least, kMost);
+  return asked ? asked : most;
 }
 
 std::string make_id(std::string_view prefix) {

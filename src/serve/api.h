@@ -55,6 +55,19 @@ void read_generation(Fields& fields, const ApiModel& model, const std::string& k
 // Reads use_beam_search, best_of, length_penalty and early_stopping, after the other fields of sampling.
 void read_beams(Fields& fields, const ApiModel& model, GenerationRequest& request);
 
+// ApiError of a prompt that the context has no room for; `more`: it has more tokens than these, uncounted.
+ApiError too_long(int64_t tokens, const ApiModel& model, bool more = false);
+// truncate_prompt_tokens: of prompts that are longer the last tokens are kept, at most so many; 0: they are refused.
+int64_t read_kept(Fields& fields, const ApiModel& model);
+inline constexpr int64_t kMostTokens = 1'000'000;  // of a request for ids or their number
+// The text's ids. Without `kept` it throws too_long() as soon as they are more than options.enough, or than the context
+// where that is 0: a text of megabytes is not read to its end then. Else the last so many, of them the begin token that
+// options.add_bos puts there.
+std::vector<int32_t> encode_within(std::string_view text, EncodeOptions options, const ApiModel& model,
+                                   int64_t kept = 0);
+// max_tokens, or llama.cpp's n_predict, where -1 is all that the context has room for.
+std::optional<int64_t> read_max_tokens(Fields& fields, int64_t least);
+
 // An identifier that begins with this: "cmpl-" and 32 hex digits.
 std::string make_id(std::string_view prefix);
 // Of a tool call, which templates may write: Mistral's take nine letters or digits, others the prefix and 32 hex

@@ -38,7 +38,7 @@ struct Prepared {
 // engine that answers `reply`. Both throw ApiError.
 struct Route {
   const char* method = "POST";
-  const char* path = nullptr;  // "{name}" stands for any one part
+  const char* path = nullptr;  // "{name}" stands for one part
   std::string (*answer)(const ApiRequest& request, const ApiModel& model) = nullptr;
   Prepared (*prepare)(const ApiRequest& request, const ApiModel& model, HttpReply reply) = nullptr;
   bool encodes = false;            // jobs are for an engine of whole texts, else for one that generates
@@ -51,7 +51,9 @@ struct Route {
 const std::vector<Route>& routes();
 // What a request to this path is told where no route took it, in the path's wire form.
 std::string error_at(std::string_view path, const ApiError& error);
-// Whether the path is the route's; fills what its parts in braces are.
-bool fits(const Route& route, std::string_view path, std::vector<std::string>& parts);
+// Whether the path is the route's; fills what its parts in braces are. {model} may be one of `models` with slashes, as
+// they are or as %2F.
+bool fits(const Route& route, std::string_view path, const std::vector<std::string>& models,
+          std::vector<std::string>& parts);
 
 }  // namespace octet::serve

@@ -1,6 +1,7 @@
 // Requests that have felled servers, each in its class: answered by 4xx or by a text, soon, and beside others.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -85,6 +86,33 @@ TEST_F(BombsTest, LongTexts) {
   EXPECT_EQ(complete({{"stop", std::vector<std::string>(16, std::string(1024, 'a'))}, {"n", 8}}), 200);
   EXPECT_EQ(complete({{"cache_salt", std::string(1'000'000, 'a')}}), 400);
   EXPECT_EQ(complete({{"model", std::string(1'000'000, 'a')}}), 404);
+  const Json other = {{"prompt", "Hi"}, {"model", std::string(1'000'000, 'a')}};
+  EXPECT_LT(ask(server_.server->port(), "POST", "/v1/completions", other.dump()).body.size(), 4096u);
+}
+
+// They are read until they have more tokens than the context, and the memory for them goes back.
+TEST_F(BombsTest, PromptsOfMegabytes) {
+  const std::string text(4'000'000, 'a');
+  const auto resident = [] {  // bytes
+    std::ifstream file("/proc/self/statm");
+    int64_t whole = 0, pages = 0;
+    file >> whole >> pages;
+    return pages * 4096;
+  };
+  const int64_t before = resident();
+  for (const Json& body : {Json{{"prompt", text}}, Json{{"messages", {{{"role", "user"}, {"content", text}}}}}}) {
+    const std::string path = body.contains("prompt") ? "/v1/completions" : "/v1/chat/completions";
+    const Answer answer = ask(server_.server->port(), "POST", path, body.dump());
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_NE(answer.body.find("at least 257 tokens > 255 maximum"), std::string::npos) << answer.body;
+  }
+  // Whoever counts is not refused.
+  const Json message = {{"messages", {{{"role", "user"}, {"content", std::string(2000, 'a')}}}}};
+  for (const char* path : {"/tokenize", "/v1/chat/completions/render", "/v1/messages/count_tokens"})
+    EXPECT_EQ(post(path, message.dump()), 200) << path;
+#ifndef __SANITIZE_ADDRESS__  // which keeps what is freed
+  EXPECT_TRUE(eventually([&] { return resident() - before < 32'000'000; })) << resident() - before;
+#endif
 }
 
 TEST_F(BombsTest, JsonThatCostsMoreThanItsSize) {

@@ -149,10 +149,10 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, 20);
   if (top && !logprobs) fields.fail("top_logprobs", "only with logprobs: set it to true");
   if (logprobs) options.logprobs = request.logprobs = top.value_or(0);
-  for (const char* key : {"reasoning_effort", "modalities", "prediction", "verbosity"}) fields.ignore(key);
+  for (const char* key : {"reasoning_effort", "prediction", "verbosity"}) fields.ignore(key);
   fields.refuse("functions", "want tools instead", "[]");
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  std::optional<int64_t> most = fields.integer("max_tokens", 1, kMost);
+  std::optional<int64_t> most = read_max_tokens(fields, 1);
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
   const ChatInput input = read_chat_input(fields, model);
   // As vLLM: the last message's text, where its role is the reply's.

@@ -134,6 +134,7 @@ ChatInput read_chat_input(Fields& fields, const ApiModel& model) {
     input.tools = *tools;
   }
   input.choice = read_tool_choice(fields);
+  input.kept = read_kept(fields, model);
   input.generation_prompt = fields.flag("add_generation_prompt").value_or(true);
   input.continue_final = fields.flag("continue_final_message").value_or(false);
   if (input.continue_final && input.generation_prompt)
@@ -145,7 +146,7 @@ ChatInput read_chat_input(Fields& fields, const ApiModel& model) {
   return input;
 }
 
-ChatPrompt render(const ChatInput& input, const ApiModel& model) {
+ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most) {
   const ChatTemplate* chat = input.own_template ? input.own_template.get() : model.chat.get();
   if (chat == nullptr) throw ApiError("this model has no chat template (give one by --chat-template)");
   Json bindings = Json::object();
@@ -170,7 +171,8 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model) {
     RenderedPrompt prompt = chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
     if (input.continue_final) cut_behind(mark, prompt);
     return {prompt.text,
-            model.tokenizer->encode(prompt.text, {.parse_special = true, .added_in = &prompt.from_template})};
+            encode_within(prompt.text, {.parse_special = true, .enough = most, .added_in = &prompt.from_template},
+                          model, input.kept)};
   } catch (const Error& error) {
     throw ApiError(error.message(), "messages");
   }

@@ -26,9 +26,10 @@ struct ChatInput {
   bool generation_prompt = true;
   bool continue_final = false;                            // the prompt ends with the last message's text
   std::shared_ptr<const ChatTemplate> own_template = {};  // instead of the model's
+  int64_t kept = 0;                                       // of encode_within()
 };
-// Fields messages, tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs, add_generation_prompt
-// and continue_final_message. Throws ApiError.
+// Fields messages, tools, tool_choice, parallel_tool_calls, chat_template, chat_template_kwargs, add_generation_prompt,
+// continue_final_message and truncate_prompt_tokens. Throws ApiError.
 ChatInput read_chat_input(Fields& fields, const ApiModel& model);
 // `name`: of the messages' field in errors. Throws ApiError.
 void check_messages(const nlohmann::ordered_json& messages, const std::string& name);
@@ -38,7 +39,8 @@ struct ChatPrompt {
   std::string text;
   std::vector<int32_t> ids;
 };
-ChatPrompt render(const ChatInput& input, const ApiModel& model);
+// `most`: tokens, more are an error; 0: as many as the context has.
+ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most = 0);
 
 // How replies to a prompt are parsed.
 struct ReplyForm {

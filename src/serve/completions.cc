@@ -123,9 +123,10 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) fields.fail("prompt", "want a text, token ids, or a list of either");
   const bool special = fields.flag("add_special_tokens").value_or(true);
+  const int64_t kept = read_kept(fields, model);
   std::vector<std::vector<int32_t>> prompts;
   const auto add_text = [&](const std::string& text) {
-    prompts.push_back(model.tokenizer->encode(text, {.add_bos = special && model.tokenizer->adds_bos()}));
+    prompts.push_back(encode_within(text, {.add_bos = special && model.tokenizer->adds_bos()}, model, kept));
   };
   const auto add_ids = [&](const Json& list) {
     std::vector<int32_t>& ids = prompts.emplace_back();
@@ -137,6 +138,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
                        "prompt");
       ids.push_back(id.get<int32_t>());
     }
+    if (kept > 0 && std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
   };
   if (prompt->is_string()) {
     add_text(prompt->get<std::string>());
@@ -176,12 +178,10 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   const bool echo = fields.flag("echo").value_or(false);
   options.logprobs = fields.integer("logprobs", 0, 20).value_or(-1);
   request.logprobs = options.logprobs;
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const bool echo_scores = echo && options.logprobs >= 0, scores = options.prompt_logprobs >= 0;
   // Without a token of its own a reply is the prompt, or its scores.
-  request.max_tokens = fields.integer("max_tokens", echo || scores ? 0 : 1, kMost).value_or(16);
+  request.max_tokens = read_max_tokens(fields, echo || scores ? 0 : 1).value_or(16);
   request.prompt_logprobs = std::max(options.prompt_logprobs, echo_scores ? options.logprobs : -1);
-  fields.refuse("suffix", "suffixes are not served", "\"\"");
 
   Prepared prepared;
   std::vector<GenerationRequest> requests;

@@ -18,7 +18,13 @@ InputReader::InputReader(Fields& fields, const ApiModel& model) : model_(model) 
 
 GenerationRequest InputReader::text(const std::string& text, const std::optional<std::string_view>& pair) const {
   if (text.empty() || (pair && pair->empty())) throw ApiError("an empty text cannot be encoded", "input");
-  EncodedTexts encoded = encode_texts(*model_.tokenizer, text, pair, most_);
+  const int64_t context = model_.engine->context();
+  EncodedTexts encoded = encode_texts(*model_.tokenizer, text, pair, most_, /*enough=*/context + 1);
+  if (std::ssize(encoded.ids) > context)
+    throw ApiError(fmt::format("an input has at least {} tokens and the model takes {}: shorten it, or let "
+                               "truncate_prompt_tokens cut it",
+                               encoded.ids.size(), context),
+                   "input", 400, "context_length_exceeded");
   GenerationRequest request;
   request.max_tokens = 0, request.encode = true;
   request.prompt_ids = std::move(encoded.ids);

@@ -19,7 +19,18 @@ std::string shown(const nlohmann::ordered_json& value) {
   return text;
 }
 
+std::string shortened(std::string text, size_t most) {
+  if (text.size() <= most) return text;
+  return text.substr(0, most / 2) + " ... " + text.substr(text.size() - most / 2);
+}
+
 }  // namespace
+
+ApiError::ApiError(std::string message, std::string field, int status, std::string code)
+    : message_(shortened(std::move(message), 2000)),
+      field_(shortened(std::move(field), 200)),
+      code_(std::move(code)),
+      status_(status) {}
 
 std::string error_body(const ApiError& error) {
   const char* type = error.status() == 401   ? "authentication_error"

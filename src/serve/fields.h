@@ -16,8 +16,8 @@ namespace octet::serve {
 // What a client did wrong, or the server cannot do; becomes a reply of this status.
 class ApiError : public std::exception {
  public:
-  explicit ApiError(std::string message, std::string field = {}, int status = 400, std::string code = {})
-      : message_(std::move(message)), field_(std::move(field)), code_(std::move(code)), status_(status) {}
+  // Of a long message, which may hold what the client has sent, the middle is left out.
+  explicit ApiError(std::string message, std::string field = {}, int status = 400, std::string code = {});
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& field() const { return field_; }
   const std::string& code() const { return code_; }

@@ -66,15 +66,23 @@ Guides structured(Fields& fields, const Source& from) {
 }
 
 // OpenAI's: {"type": "text" | "json_object" | "json_schema"}, a schema as {"json_schema": {"name", "schema"}} or,
-// `flat`, as {"name", "schema"} beside the type.
+// `flat`, as {"name", "schema"} beside the type. Others': {"type": "json_object" | "json", "schema" or "value": a
+// schema}, {"type": "regex", "value": an expression}.
 Guides format_guide(Fields& fields, const char* key, const Source& from, bool flat) {
   const nlohmann::ordered_json* asked = fields.find(key);
   if (asked == nullptr) return nullptr;
   Fields inner(*asked, fields.name_of(key) + ".");
   const std::string type = inner.text("type").value_or("");
   if (type == "text") return nullptr;
-  if (type == "json_object") return guide_of(fields, key, from, "json_object", {});
+  const nlohmann::ordered_json* value = inner.find("value");
+  if (type == "regex" && value != nullptr) return guide_of(fields, key, from, "regex", *value);
+  if (type == "json_object" || type == "json") {
+    if (value == nullptr) value = inner.find("schema");
+    return value != nullptr ? guide_of(fields, key, from, "json", *value)
+                            : guide_of(fields, key, from, "json_object", {});
+  }
   const nlohmann::ordered_json* holder = flat ? asked : inner.find("json_schema");
+  if (!flat && holder == nullptr) holder = value;
   if (type != "json_schema" || holder == nullptr || !holder->is_object() || !holder->contains("schema"))
     fields.fail(key, fmt::format("want a type of text, json_object, or json_schema with a {}schema",
                                  flat ? "" : "json_schema."));
@@ -177,6 +185,16 @@ void read_guide(Fields& fields, const ApiModel& model, const std::string& key, G
   if (Guides format = format_guide(fields, "response_format", from, /*flat=*/false)) {
     if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
     guide = std::move(format);
+  }
+  // llama.cpp's and SGLang's; a grammar may also be an object as TGI has it.
+  for (const auto& [field, kind] : {std::pair("grammar", "grammar"), std::pair("ebnf", "grammar"),
+                                    std::pair("json_schema", "json"), std::pair("regex", "regex")}) {
+    const nlohmann::ordered_json* value = fields.find(field);
+    if (value == nullptr || *value == "") continue;
+    if (guide) fields.fail(field, "another field guides the text: want one of them");
+    guide = value->is_object() && std::string_view(field) == "grammar"
+                ? format_guide(fields, field, from, /*flat=*/false)
+                : guide_of(fields, field, from, kind, *value);
   }
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
     fields.refuse(key, "want structured_outputs instead");

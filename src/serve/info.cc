@@ -13,8 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostTokens = 1'000'000;  // of one request
-
 Json model_json(const std::string& name, const ApiModel& model) {
   return {{"id", name},
           {"object", "model"},
@@ -60,7 +58,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
 std::string render_chat(const ApiRequest& request, const ApiModel& model) {
   Fields fields(request.json);
   model.check_name(fields);
-  const ChatPrompt prompt = render(read_chat_input(fields, model), model);
+  const ChatPrompt prompt = render(read_chat_input(fields, model), model, kMostTokens);
   return dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}});
 }
 
@@ -69,14 +67,15 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
   model.check_name(fields);
   std::vector<int32_t> ids;
   if (fields.find("messages") != nullptr) {
-    ids = render(read_chat_input(fields, model), model).ids;
+    ids = render(read_chat_input(fields, model), model, kMostTokens).ids;
   } else {
     const std::optional<std::string> prompt = fields.text("prompt");
     if (!prompt) fields.fail("prompt", "want a text, or messages");
     const bool special = fields.flag("add_special_tokens").value_or(true);
-    ids = model.tokenizer->encode(*prompt, {.add_bos = special && model.tokenizer->adds_bos()});
+    ids = model.tokenizer->encode(*prompt,
+                                  {.add_bos = special && model.tokenizer->adds_bos(), .enough = kMostTokens + 1});
   }
-  if (ids.size() > kMostTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMostTokens));
+  if (std::ssize(ids) > kMostTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMostTokens));
   Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};
   if (fields.flag("return_token_strs").value_or(false)) {
     json["token_strs"] = Json::array();

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "serve/kserve_tensors.h"
 #include "serve/reply_job.h"
+#include "serve/token_rules.h"
 
 namespace octet::serve {
 namespace {
@@ -142,13 +143,6 @@ std::vector<RequestedOutput> read_outputs(const Json* outputs, bool binary) {
   return list;
 }
 
-void check_encoding(const ApiRequest& request) {
-  const std::string_view encoding = find_field(request.fields, "Content-Encoding");
-  if (!encoding.empty() && encoding != "identity")
-    throw ApiError(fmt::format("Content-Encoding is '{}' (compressed bodies are not served)", encoding.substr(0, 40)),
-                   "Content-Encoding", 415);
-}
-
 Asked read_infer(const ApiRequest& request) {
   const auto [json, bytes] = split_body(request.body, find_field(request.fields, "Inference-Header-Content-Length"));
   Fields fields(json);
@@ -238,7 +232,9 @@ std::vector<int32_t> read_prompt(Fields& fields, const ApiModel& model, std::str
     ids.push_back(static_cast<int32_t>(id));
   if (text.has_value() == (fields.find("input_ids") != nullptr))
     fields.fail("text_input", "want either text_input or input_ids");
-  if (text) ids = model.tokenizer->encode(*text, {.add_bos = model.tokenizer->adds_bos()});
+  const int64_t kept = read_kept(fields, model);
+  if (text) ids = encode_within(*text, {.add_bos = model.tokenizer->adds_bos()}, model, kept);
+  if (kept > 0 && std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
   if (ids.empty()) throw ApiError("the prompt is empty: it has no token (give it at least one)", "text_input");
   const auto size = static_cast<int64_t>(ids.size());
   if (fields.integer("input_lengths", 0, std::numeric_limits<int32_t>::max()).value_or(size) != size)
@@ -250,13 +246,10 @@ std::vector<int32_t> read_prompt(Fields& fields, const ApiModel& model, std::str
 
 // What completions do not know of these requests; the rest becomes what they know.
 void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequest& request) {
-  request.max_tokens = fields.integer("max_tokens", 1, std::numeric_limits<int32_t>::max()).value_or(16);
+  request.max_tokens = read_max_tokens(fields, 1).value_or(16);
   if (request.n != 1) fields.fail("n", "more than one text, or beams, are not served");
-  if (!stream) fields.refuse("stream", "one reply is whole: /generate_stream streams");
+  if (fields.find("stream"); !stream) fields.refuse("stream", "one reply is whole: /generate_stream streams");
   std::erase(request.stop, "");
-  std::vector<std::string> bad = fields.texts("bad_words", 64);
-  if (std::erase(bad, ""), !bad.empty())
-    fields.fail("bad_words", "bad words are not served (logit_bias forbids tokens)");
   if (const auto end = fields.integer("end_id", -1, model.engine->vocab_size() - 1); end && *end >= 0)
     request.stop_ids.push_back(static_cast<int32_t>(*end));
   // Triton's: microseconds, and the lower the sooner; 0 says nothing.
@@ -288,6 +281,7 @@ Prepared prepare(Asked asked, const ApiModel& model, const std::string& key, boo
   auto job = std::make_shared<KserveJob>(model, stream, std::move(reply), std::move(asked.reply), std::move(echo));
   job->priority = request.priority;
   job->prompts.push_back(std::move(request));
+  restrict_tokens(asked.fields, model, job->prompts);
   prepared.job = std::move(job);
   return prepared;
 }
@@ -337,24 +331,24 @@ std::string show_kserve_config(const ApiRequest& request, const ApiModel& model)
 }
 
 Prepared prepare_kserve_infer(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
-  check_model(request.parts, model), check_encoding(request);
+  check_model(request.parts, model);
   return prepare(read_infer(request), model, request.key, /*stream=*/false, std::move(reply));
 }
 
 Prepared prepare_kserve_generate(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
-  check_model(request.parts, model), check_encoding(request);
+  check_model(request.parts, model);
   return prepare(read_generate(request), model, request.key, /*stream=*/false, std::move(reply));
 }
 
 Prepared prepare_kserve_stream(const ApiRequest& request, const ApiModel& model, HttpReply reply) {
-  check_model(request.parts, model), check_encoding(request);
+  check_model(request.parts, model);
   return prepare(read_generate(request), model, request.key, /*stream=*/true, std::move(reply));
 }
 
 bool asks_model_ready(std::string_view path, const ApiModel& model) {
   for (const char* asks : {"/v2/models/{model}/ready", "/v2/models/{model}/versions/{version}/ready"}) {
     std::vector<std::string> parts;
-    if (!fits({.path = asks}, path, parts)) continue;
+    if (!fits({.path = asks}, path, model.names, parts)) continue;
     check_model(parts, model);
     return true;
   }

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <charconv>
+
 #include "serve/api_request.h"
 #include "serve/chat.h"
 #include "serve/completions.h"
@@ -36,6 +39,20 @@ std::vector<Route> joined(std::vector<Route> list, const std::vector<Route>& mor
   return list;
 }
 
+// A part of a path: "%2F" is a slash of it.
+std::string decoded(std::string_view text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool coded =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    bytes += coded ? static_cast<char>(byte) : text[i];
+    i += coded ? 2 : 0;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 const std::vector<Route>& routes() {
@@ -68,24 +85,27 @@ std::string error_at(std::string_view path, const ApiError& error) {
   return path.starts_with("/v1/messages") ? message_error_body(error) : error_body(error);
 }
 
-bool fits(const Route& route, std::string_view path, std::vector<std::string>& parts) {
+bool fits(const Route& route, std::string_view path, const std::vector<std::string>& models,
+          std::vector<std::string>& parts) {
   parts.clear();
-  const auto next = [](std::string_view& rest) {
-    const size_t end = std::min(rest.find('/', 1), rest.size());
-    const std::string_view part = rest.substr(0, end);
-    rest.remove_prefix(end);
-    return part;
-  };
-  std::string_view want = route.path;
-  while (!want.empty() && !path.empty()) {
-    const std::string_view one = next(want), given = next(path);
-    if (one.starts_with("/{") && given.size() > 1) {
-      parts.emplace_back(given.substr(1));
-    } else if (one != given) {
+  const auto end_of = [](std::string_view rest, size_t from) { return std::min(rest.find('/', from), rest.size()); };
+  for (std::string_view want = route.path; !want.empty() || !path.empty();) {
+    if (want.empty() || path.empty()) return false;
+    const std::string_view one = want.substr(0, end_of(want, 1));
+    want.remove_prefix(one.size());
+    size_t end = end_of(path, 1);
+    if (one.starts_with("/{") && end > 1) {
+      for (size_t at = end; one == "/{model}" && at < path.size();) {
+        at = end_of(path, at + 1);
+        if (std::ranges::find(models, decoded(path.substr(1, at - 1))) != models.end()) end = at;
+      }
+      parts.push_back(decoded(path.substr(1, end - 1)));
+    } else if (one != path.substr(0, end)) {
       return false;
     }
+    path.remove_prefix(end);
   }
-  return want.empty() && path.empty();
+  return true;
 }
 
 }  // namespace octet::serve

@@ -4,71 +4,36 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/api_request.h"
+#include "serve/gzip.h"
+#include "serve/ignored_fields.h"
 #include "serve/kserve.h"
 #include "serve/page.h"
+#include "serve/reader_pool.h"
 #include "serve/reply_job.h"
 #include "serve/server_metrics.h"
+#include "serve/token_rules.h"
 
 namespace octet::serve {
 namespace {
 
 constexpr const char* kJson = "application/json";
+constexpr size_t kLargeBody = 256 << 10;  // read in a lane of its own
 
-// Threads that read requests: JSON, templates, tokens. At most `most` requests wait.
-class ReaderPool {
- public:
-  explicit ReaderPool(int64_t threads) {
-    for (int64_t i = 0; i < std::max<int64_t>(threads, 1); ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~ReaderPool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  bool add(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (tasks_.size() >= kMost) return false;
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_one();
-    return true;
-  }
+bool asks_live(std::string_view path) { return path == "/livez" || path == "/v2/health/live"; }
 
- private:
-  static constexpr size_t kMost = 20'000;
-  void work() {
-    for (;;) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
-        if (stop_) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  std::vector<std::thread> threads_;
-  bool stop_ = false;
-};
+// ApiError for another encoding than gzip.
+bool is_packed(const HttpRequest& request) {
+  const std::string_view encoding = request.field("Content-Encoding");
+  if (request.body.empty() || encoding.empty() || encoding == "identity") return false;
+  if (encoding == "gzip" || encoding == "x-gzip") return true;
+  throw ApiError(fmt::format("Content-Encoding is '{}' (want gzip, or none)", encoding), "Content-Encoding", 415);
+}
 
 // The host of "name:port", "[::1]:port" or "http://name:port".
 std::string host_of(std::string_view text) {
@@ -91,38 +56,45 @@ struct Server::Impl {
             opts.metric_prefix, *served.engine, [this] { return front ? front->waiting() : 0; }, log),
         front(std::make_unique<Front>(*served.engine, opts.keys.empty() ? std::vector<ApiKey>{} : read_keys(opts.keys),
                                       opts.front, &metrics)),
-        readers(std::make_unique<ReaderPool>(opts.parsers)),
-        http(std::make_unique<HttpServer>(http_options(), [this](HttpRequest request, HttpReply reply) {
-          handle(std::make_shared<HttpRequest>(std::move(request)), std::move(reply));
-        })) {}
+        readers(std::make_unique<ReaderPool>(opts.parsers)) {}
 
   ~Impl() {
-    http.reset();
     readers.reset();
     front.reset();
   }
 
-  HttpOptions http_options() const {
-    HttpOptions http_options = options.http;
-    http_options.refused = [this](const std::string& peer, const HttpOutcome& outcome) { log.refused(peer, outcome); };
-    return http_options;
+  // --- every request
+  bool known_host(const std::string& host) const {
+    static const std::set<std::string> kLoopback = {"localhost", "127.0.0.1", "[::1]"};
+    return kLoopback.contains(host) || std::ranges::find(options.hosts, host) != options.hosts.end();
   }
 
-  // --- every request
   void check_host(const HttpRequest& request) const {
     if (options.any_host) return;
     // A page of another site must not reach what listens on loopback, by a name of its own or by a script.
-    const auto known = [&](const std::string& host) {
-      static const std::set<std::string> kLoopback = {"localhost", "127.0.0.1", "[::1]"};
-      return kLoopback.contains(host) || std::ranges::find(options.hosts, host) != options.hosts.end();
-    };
     const std::string host = host_of(request.field("Host"));
-    if (!host.empty() && !known(host))
+    if (!host.empty() && !known_host(host))
       throw ApiError(fmt::format("this server is not called '{}' (allow names by --allow-host)", host), "Host", 421);
     const std::string_view origin = request.field("Origin");
-    if (!origin.empty() && !known(host_of(origin)))
+    if (!origin.empty() && !known_host(host_of(origin)))
       throw ApiError(fmt::format("pages of '{}' may not ask this server (allow them by --allow-host)", origin),
                      "Origin", 403);
+  }
+
+  // What a browser wants to know before a page of another origin, which is allowed, may ask and read (CORS). True: that
+  // was all.
+  bool admit_page(const HttpRequest& request, HttpReply& reply) const {
+    const std::string origin(request.field("Origin"));
+    if (origin.empty() || !known_host(host_of(origin))) return false;
+    reply.add_field("Access-Control-Allow-Origin", origin);
+    reply.add_field("Vary", "Origin");
+    reply.add_field("Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After, X-Ignored-Fields");
+    if (request.method != "OPTIONS" || request.field("Access-Control-Request-Method").empty()) return false;
+    reply.add_field("Access-Control-Allow-Methods", "GET, POST, DELETE");
+    reply.add_field("Access-Control-Allow-Headers", std::string(request.field("Access-Control-Request-Headers")));
+    reply.add_field("Access-Control-Max-Age", "600");
+    reply.send(200, "text/plain", "");
+    return true;
   }
 
   std::string check_key(const HttpRequest& request) const {
@@ -147,6 +119,7 @@ struct Server::Impl {
     if (record) reply.on_outcome([record](const HttpOutcome& outcome) { record->outcome = outcome; });
     try {
       check_host(*request);
+      if (admit_page(*request, reply)) return;
       dispatch(id, request, record, reply);
     } catch (const ApiError& error) {
       metrics.refused("invalid");
@@ -169,7 +142,7 @@ struct Server::Impl {
     std::string methods;
     for (const Route& route : routes()) {
       auto asked = std::make_shared<ApiRequest>();
-      if (!fits(route, path, asked->parts)) continue;
+      if (!fits(route, path, model.names, asked->parts)) continue;
       methods += methods.empty() ? route.method : fmt::format(", {}", route.method);
       asked->id = id;
       if (get ? route.method != std::string_view("GET") : route.method != request->method) continue;
@@ -211,9 +184,12 @@ struct Server::Impl {
           metrics.refused(*full);
           return send_error(route, *asked, refusal_error(*full, reply), reply);
         }
-      const bool added = readers->add([this, &route, asked, request, reply]() mutable {
+      const bool packed = is_packed(*request);
+      const size_t size = packed ? gzip_size(request->body) : request->body.size();
+      const auto read = [this, &route, asked, request, reply, packed]() mutable {
         if (reply.gone()) return;
         try {
+          if (packed) request->body = unpack_gzip(request->body, static_cast<size_t>(options.http.max_body_bytes));
           asked->path = std::move(request->path), asked->fields = std::move(request->fields);
           asked->body = std::move(request->body);
           serve(route, *asked, reply);
@@ -225,8 +201,9 @@ struct Server::Impl {
           log_warning("{} of {}: {}", asked->path, request->peer, error.what());
           send_error(route, *asked, ApiError("the request could not be read", {}, 500), reply);
         }
-      });
-      if (!added) throw ApiError("too many requests wait to be read", {}, 503);
+      };
+      if (!readers->add(read, size > kLargeBody))
+        throw refusal_error({503, "queue", "too many requests wait to be read", 1}, reply);
     } catch (const ApiError& error) {
       refuse(route, *asked, error, reply);
     }
@@ -245,12 +222,14 @@ struct Server::Impl {
 
   // In a reader's thread.
   void serve(const Route& route, ApiRequest& asked, HttpReply& reply) {
-    if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body);
+    if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body), asked.body = {};
     if (route.prepare != nullptr) check_task(route);
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
     if (asked.record) describe(route, asked, *prepared.job, *asked.record);
+    if (asked.json.is_object() && !route.encodes) restrict_tokens(asked.json, model, prepared.job->prompts);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
+    if (!prepared.unknown.empty()) reply.add_field("X-Ignored-Fields", ignored.name(prepared.unknown));
     prepared.job->key = asked.key, prepared.job->record = asked.record;
     for (GenerationRequest& prompt : prepared.job->prompts)
       if (prompt.timeout_seconds == 0) prompt.timeout_seconds = options.request_timeout;
@@ -283,9 +262,7 @@ struct Server::Impl {
     if (path == "/metrics") return reply.send(200, "text/plain; version=0.0.4; charset=utf-8", metrics.print());
     if (path == "/") return reply.send(200, "text/html; charset=utf-8", page_text(), page_fields());
     if (path == "/version") return reply.send(200, kJson, dump({{"version", model.version}}));
-    const std::string fault = path == "/livez" || path == "/v2/health/live" ? not_live()
-                              : unready                                     ? "draining"
-                                                                            : not_live();
+    const std::string fault = unready && !asks_live(path) ? "draining" : not_live();
     reply.send(fault.empty() ? 200 : 503, kJson, dump({{"status", fault.empty() ? "ok" : fault}}));
   }
 
@@ -300,38 +277,57 @@ struct Server::Impl {
   const ApiModel& model;
   const ServerOptions options;
   std::atomic<bool> unready = false;
+  IgnoredFields ignored;
   RequestLog log;
   ServerMetrics metrics;
   std::unique_ptr<Front> front;
   std::unique_ptr<ReaderPool> readers;
-  std::unique_ptr<HttpServer> http;
 };
 
-Server::Server(const ApiModel& model, const ServerOptions& options) : impl_(std::make_unique<Impl>(model, options)) {}
-Server::~Server() = default;
+Server::Server(const ServerOptions& options) : options_(options) {
+  HttpOptions http = options.http;
+  http.refused = [this](const std::string& peer, const HttpOutcome& outcome) {
+    if (const Impl* impl = opened_) impl->log.refused(peer, outcome);
+  };
+  http_ = std::make_unique<HttpServer>(
+      http, [this](HttpRequest request, HttpReply reply) { answer(std::move(request), std::move(reply)); });
+}
+Server::~Server() { http_.reset(); }  // before what its handler uses
 
-int Server::port() const { return impl_->http->port(); }
+void Server::open(const ApiModel& model) {
+  impl_ = std::make_unique<Impl>(model, options_);
+  opened_ = impl_.get();
+}
+
+void Server::answer(HttpRequest request, HttpReply reply) {
+  if (Impl* impl = opened_) return impl->handle(std::make_shared<HttpRequest>(std::move(request)), std::move(reply));
+  if (asks_live(request.path)) return reply.send(200, kJson, dump({{"status", "starting"}}));
+  const ApiError error = refusal_error({503, "starting", "the model is being loaded", 5}, reply);
+  reply.send(503, kJson, error_at(request.path, error));
+}
+
+int Server::port() const { return http_->port(); }
 
 void Server::reload() {
   impl_->log.reopen();
-  if (!impl_->options.keys.empty()) impl_->front->set_keys(read_keys(impl_->options.keys));
-  if (!impl_->options.http.certificate.empty()) impl_->http->reload_certificate();
+  if (!options_.keys.empty()) impl_->front->set_keys(read_keys(options_.keys));
+  if (!options_.http.certificate.empty()) http_->reload_certificate();
 }
 
 void Server::set_unready() { impl_->unready = true; }
 
 void Server::drain() {
   impl_->unready = true;
-  impl_->http->drain();
+  http_->drain();
 }
 
-int64_t Server::running() const { return impl_->http->running(); }
-int64_t Server::connections() const { return impl_->http->connections(); }
+int64_t Server::running() const { return http_->running(); }
+int64_t Server::connections() const { return http_->connections(); }
 
 void Server::end_all(double seconds) {
   drain();
   impl_->front->refuse_all({503, "shutdown", "the server is shutting down", 1});
-  impl_->http->wait_idle(seconds);
+  http_->wait_idle(seconds);
 }
 
 }  // namespace octet::serve

@@ -1,7 +1,7 @@
 // The server: routes of its wire forms, probes and metrics over one engine.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -18,21 +18,25 @@ struct ServerOptions {
   RequestLogOptions log;
   std::string keys = {};                 // file of API keys; empty: none is asked for
   std::string metric_prefix = "octet_";  // "vllm:" for tools that know those names
-  std::vector<std::string> hosts = {};   // names that a request's Host may have beside this machine's loopback ones
-  bool any_host = false;                 // true where not loopback is listened at
-  int64_t parsers = 2;                   // threads that read requests
-  double request_timeout = 0;            // seconds of a text in the engine, where its request says none; 0: any
-  double stall_seconds = 30;             // without a finished step while texts run: not live
+  std::vector<std::string> hosts =
+      {};                      // names that a request's Host and Origin may have beside this machine's loopback ones
+  bool any_host = false;       // true where not loopback is listened at
+  int64_t parsers = 2;         // threads that read requests
+  double request_timeout = 0;  // seconds of a text in the engine, where its request says none; 0: any
+  double stall_seconds = 30;   // without a finished step while texts run: not live
 };
 
 class Server {
  public:
-  // Listens. `engine` and `tokenizer` of the model outlive it.
-  Server(const ApiModel& model, const ServerOptions& options);
+  // Listens: /livez is 200, all else 503, until it has a model.
+  explicit Server(const ServerOptions& options);
+  Server(const ApiModel& model, const ServerOptions& options) : Server(options) { open(model); }
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Serves the model, which outlives it, as `engine` and `tokenizer` of it do. Throws for keys that cannot be read.
+  void open(const ApiModel& model);
   int port() const;
   // Certificate and keys, from their files, and the access log's file. Throws with the old ones kept.
   void reload();
@@ -47,7 +51,12 @@ class Server {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void answer(HttpRequest request, HttpReply reply);
+
+  const ServerOptions options_;
+  std::unique_ptr<Impl> impl_;           // none: there is no model yet
+  std::atomic<Impl*> opened_ = nullptr;  // the same, for the server's thread
+  std::unique_ptr<HttpServer> http_;
 };
 
 }  // namespace octet::serve

@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,6 +15,8 @@
 #include "base/threads.h"
 #include "build_info.h"
 #include "chat/reply_parser.h"
+#include "dist/launch.h"
+#include "human.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
@@ -92,6 +96,32 @@ void end_server(serve::Server& server, const Signals& signals, const Options& op
   server.end_all(2);
 }
 
+std::string url_of(const serve::HttpOptions& http, int port) {
+  if (!http.unix_socket.empty()) return http.unix_socket;
+  const bool bare = http.address.find(':') != std::string::npos && !http.address.starts_with('[');  // IPv6
+  return fmt::format("{}://{}:{}", http.certificate.empty() ? "http" : "https",
+                     bare ? "[" + http.address + "]" : http.address, port);
+}
+
+// What the server runs on, and what it does with chats and tools.
+void tell_start(const serve::ApiModel& model, const EnginePlan& plan, const std::string& chat_template) {
+  const EngineOptions& engine = model.engine->options();
+  const EngineStats stats = model.engine->stats();
+  log_info("device {}, recipe {}: {} of weights, {} beside them; context {} tokens", engine.device, engine.recipe,
+           human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes), model.engine->context());
+  if (model.engine->encoder() != nullptr) return;
+  log_info("KV cache {}: {} in {} blocks of {} tokens, for {} sequences at once", engine.kv_cache,
+           human_bytes(stats.kv_bytes), stats.kv_blocks, engine.block_size, engine.max_sequences);
+  const int64_t room = stats.kv_blocks * engine.block_size;
+  if (room < model.engine->context())
+    log_warning("the KV cache holds {} tokens, less than one text of the whole context: longer ones are refused", room);
+  if (!model.chat) return log_info("no chat template: chats are refused (give one by --chat-template)");
+  log_info("chat template: {}; tool calls: {}", chat_template.empty() ? "the folder's" : chat_template,
+           !model.reply_format.empty()
+               ? model.reply_format
+               : "no format known, so that the model's calls stay text (name one by --tool-calls)");
+}
+
 void run_serve(Options& options) {
   if (!options.new_key.empty()) {
     const std::string key = serve::make_key();
@@ -110,28 +140,6 @@ void run_serve(Options& options) {
   options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
   options.server.log.traces.version = version_text("octet");
   { const serve::RequestLog opens(options.server.log); }
-  if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
-    options.engine.recipe = "bf16";
-  const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
-  options.engine.build = version_text("octet");
-  const auto engine = Engine::open(folder, options.engine);
-  if (engine == nullptr) return;  // another rank's process
-  if (options.names.empty())
-    options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
-  serve::ApiModel model{
-      .engine = engine.get(),
-      .tokenizer = tokenizer.get(),
-      .names = options.names,
-      .created =
-          std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
-      .version = version_text("octet")};
-  serve::read_generation_config(folder, model.sampling);
-  if (engine->encoder() == nullptr) serve::read_chat(folder, options.chat_template, model);
-  if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
-  if (engine->encoder() == nullptr) model.trie = make_token_trie(*tokenizer);
-  if (!options.reply_format.empty()) model.reply_format = options.reply_format;
-  serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
-  if (options.responses > 0) model.responses = &responses;
   serve::ServerOptions& server_options = options.server;
   server_options.parsers = std::clamp(thread_count() / 4, 2, 8);
   server_options.front.ahead_tokens = 2 * options.engine.max_step_tokens;
@@ -142,21 +150,47 @@ void run_serve(Options& options) {
       !is_loopback(server_options.http.address))
     log_warning("whoever reaches {} may ask: no --api-keys are given", server_options.http.address);
   raise_file_limit(server_options.http.max_connections);
-  serve::Server server(model, server_options);
-  const serve::HttpOptions& http = server_options.http;
-  const char* scheme = http.certificate.empty() ? "http" : "https";
-  log_info(
-      "serving {} at {}", model.names[0],
-      http.unix_socket.empty() ? fmt::format("{}://{}:{}", scheme, http.address, server.port()) : http.unix_socket);
+  // The server ends before what it serves.
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Engine> engine;
+  serve::ApiModel model;
+  serve::ResponseStore responses({.responses = options.responses, .bytes = options.responses << 18});
+  std::optional<serve::Server> server;
+  const auto identity = find_identity([](const char* name) { return std::getenv(name); });
+  const bool follows = identity && identity->size > 1 && identity->rank > 0;  // another rank answers
+  if (!follows) server.emplace(server_options);  // a port that is taken is told before the model loads
+  const std::string url = server ? url_of(server_options.http, server->port()) : "";
+  if (server) log_info("listening at {}: 503 until the model is loaded", url);
+  if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
+    options.engine.recipe = "bf16";
+  tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  options.engine.build = version_text("octet");
+  EnginePlan plan;
+  options.engine.planned = [&plan](const EnginePlan& planned) { plan = planned; };
+  engine = Engine::open(folder, options.engine);
+  if (engine == nullptr || !server) return;  // another rank's process
+  if (options.names.empty())
+    options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
+  model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = options.names;
+  model.created = serve::unix_seconds(), model.version = version_text("octet");
+  serve::read_generation_config(folder, model.sampling);
+  if (engine->encoder() == nullptr) serve::read_chat(folder, options.chat_template, model);
+  if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
+  if (engine->encoder() == nullptr) model.trie = make_token_trie(*tokenizer);
+  if (!options.reply_format.empty()) model.reply_format = options.reply_format;
+  if (options.responses > 0) model.responses = &responses;
+  tell_start(model, plan, options.chat_template);
+  server->open(model);
+  log_info("serving {} at {}", model.names[0], url);
   while (signals.wait() == SIGHUP) {
     try {
-      server.reload();
+      server->reload();
       log_info("keys and certificate are read again, the access log is opened again");
     } catch (const Error& error) {
       log_warning("the old keys and certificate stay: {}", error.what());
     }
   }
-  end_server(server, signals, options);
+  end_server(*server, signals, options);
 }
 
 }  // namespace
@@ -195,7 +229,10 @@ the access log.)");
   command->add_option("--host", server.http.address, "address to listen at");
   command->add_option("--port", server.http.port, "port to listen at; 0 takes a free one")->check(CLI::Range(0, 65535));
   command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");
-  command->add_option("--allow-host", server.hosts, "names that a request to loopback may have as its Host or Origin");
+  command->add_option("--allow-host", server.hosts,
+                      "hosts whose pages may ask; at loopback also names that a request may have as its Host");
+  command->add_option("--trusted-proxies", server.http.trusted_proxies,
+                      "addresses or networks of proxies whose X-Forwarded-For is believed; unix: of the UNIX socket");
   command->add_option("--api-keys", server.keys, "a file of keys, a line of JSON each (--new-api-key makes them)")
       ->default_str("");
   command
