@@ -135,18 +135,12 @@ void read_generation(Fields& fields, const ApiModel& model, const std::string& k
     fields.ignore(key);
   for (const char* key : {"allowed_token_ids", "bad_words"}) fields.ignore(key);  // restrict_tokens() reads them
   // What asks for a form of the reply is never dropped.
-  constexpr std::pair<const char*, const char*> kForms[] = {{"suffix", "\"\""},
-                                                            {"audio", ""},
-                                                            {"format", "\"\""},
-                                                            {"modalities", "[\"text\"]"},
-                                                            {"function_call", "\"auto\""},
-                                                            {"details", ""},
-                                                            {"decoder_input_details", ""},
-                                                            {"return_full_text", ""},
-                                                            {"return_tokens_as_token_ids", ""},
-                                                            {"n_probs", "0"},
-                                                            {"structural_tag", ""}};
-  for (const auto& [key, harmless] : kForms) fields.refuse(key, "it is not served", harmless);
+  for (const char* key : {"audio", "details", "decoder_input_details", "return_full_text", "return_tokens_as_token_ids",
+                          "structural_tag"})
+    fields.refuse(key, "it is not served");
+  for (const char* key : {"suffix", "format"}) fields.refuse(key, "it is not served", "\"\"");
+  fields.refuse("n_probs", "want logprobs", "0"), fields.refuse("function_call", "want tool_choice", "\"auto\"");
+  fields.refuse("modalities", "replies are text", "[\"text\"]");
   for (const char* key : {"include_reasoning", "separate_reasoning"})
     if (!fields.flag(key).value_or(true)) fields.fail(key, "reasoning is always told apart");
   read_beams(fields, model, request);

@@ -1,9 +1,10 @@
 #include "serve/server.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <set>
 
 #include "base/error.h"
@@ -11,7 +12,6 @@
 #include "base/log.h"
 #include "serve/api_request.h"
 #include "serve/gzip.h"
-#include "serve/ignored_fields.h"
 #include "serve/kserve.h"
 #include "serve/page.h"
 #include "serve/reader_pool.h"
@@ -229,7 +229,7 @@ struct Server::Impl {
     if (asked.record) describe(route, asked, *prepared.job, *asked.record);
     if (asked.json.is_object() && !route.encodes) restrict_tokens(asked.json, model, prepared.job->prompts);
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
-    if (!prepared.unknown.empty()) reply.add_field("X-Ignored-Fields", ignored.name(prepared.unknown));
+    if (!prepared.unknown.empty()) reply.add_field("X-Ignored-Fields", name_ignored(prepared.unknown));
     prepared.job->key = asked.key, prepared.job->record = asked.record;
     for (GenerationRequest& prompt : prepared.job->prompts)
       if (prompt.timeout_seconds == 0) prompt.timeout_seconds = options.request_timeout;
@@ -240,6 +240,20 @@ struct Server::Impl {
       if (const auto job = weak.lock()) front->cancel(job);
     });
     front->submit(prepared.job, prepared.prompt_tokens);
+  }
+
+  // At most 16 names of 64 printable bytes, in the log at most 256.
+  std::string name_ignored(const std::vector<std::string>& fields) {
+    std::vector<std::string> names;
+    const std::lock_guard lock(ignored_mutex);
+    for (size_t i = 0; i < std::min<size_t>(fields.size(), 16); ++i) {
+      std::string& name = names.emplace_back(fields[i].substr(0, 64));
+      std::ranges::replace_if(
+          name, [](char c) { return c <= ' ' || c > '~' || c == ','; }, '?');
+      if (ignored.size() < 256 && ignored.insert(name).second)
+        log_warning("requests have a field '{}', which is not known and ignored", name);
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
   }
 
   void describe(const Route& route, const ApiRequest& asked, const Job& job, RequestRecord& record) const {
@@ -277,7 +291,8 @@ struct Server::Impl {
   const ApiModel& model;
   const ServerOptions options;
   std::atomic<bool> unready = false;
-  IgnoredFields ignored;
+  std::mutex ignored_mutex;
+  std::set<std::string> ignored;  // fields that the log has named
   RequestLog log;
   ServerMetrics metrics;
   std::unique_ptr<Front> front;

@@ -81,12 +81,12 @@ void restrict_tokens(const nlohmann::ordered_json& body, const ApiModel& model,
       if (mask) mask(sample, generated, bits);
       rules->mask(generated, bits);
     };
-    if (!prompt.fits) continue;  // the mask is asked then
+    if (model.engine->options().draft.empty()) continue;
     prompt.fits = [rules, fits = std::move(prompt.fits)](int64_t sample, std::span<const int32_t> generated,
                                                          std::span<const int32_t> drafts) {
       Ids text(generated.begin(), generated.end());
       int64_t count = 0;
-      for (const int64_t most = fits(sample, generated, drafts); count < most; ++count) {
+      for (const int64_t most = fits ? fits(sample, generated, drafts) : std::ssize(drafts); count < most; ++count) {
         const int32_t draft = drafts[static_cast<size_t>(count)];
         if (!rules->allows(text, draft)) break;
         text.push_back(draft);
