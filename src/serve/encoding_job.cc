@@ -20,7 +20,11 @@ GenerationRequest InputReader::text(const std::string& text, const std::optional
   if (text.empty() || (pair && pair->empty())) throw ApiError("an empty text cannot be encoded", "input");
   const int64_t context = model_.engine->context();
   EncodedTexts encoded = encode_texts(*model_.tokenizer, text, pair, most_, /*enough=*/context + 1);
-  if (std::ssize(encoded.ids) > context) throw too_long(std::ssize(encoded.ids), model_, /*more=*/true);
+  if (std::ssize(encoded.ids) > context)
+    throw ApiError(fmt::format("the input has at least {} tokens, the model takes {}: shorten it, or have it cut "
+                               "(truncate_prompt_tokens)",
+                               encoded.ids.size(), context),
+                   "input", 400, "context_length_exceeded");
   GenerationRequest request;
   request.max_tokens = 0, request.encode = true;
   request.prompt_ids = std::move(encoded.ids);

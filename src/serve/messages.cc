@@ -150,10 +150,27 @@ class Message final : public ReplyJob, private BlockWatch {
 // Fields of sampling that mean the same in all wire forms; OpenAI's other ones are unknown here.
 void read_sampling(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   Json known = {{"stop", fields.texts("stop_sequences", 16)}};
-  for (const char* key :
-       {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
-        "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
-        "priority", "cache_salt", "structured_outputs", "speculation", "draft_tokens"})
+  for (const char* key : {"temperature",
+                          "top_p",
+                          "top_k",
+                          "min_p",
+                          "repetition_penalty",
+                          "presence_penalty",
+                          "frequency_penalty",
+                          "seed",
+                          "logit_bias",
+                          "min_tokens",
+                          "stop_token_ids",
+                          "ignore_eos",
+                          "include_stop_str_in_output",
+                          "skip_special_tokens",
+                          "priority",
+                          "cache_salt",
+                          "structured_outputs",
+                          "speculation",
+                          "draft_tokens",
+                          "allowed_token_ids",
+                          "bad_words"})
     if (const Json* value = fields.find(key)) known[key] = *value;
   Fields inner(known);
   read_generation(inner, model, key, request);
@@ -198,6 +215,9 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
     fields.ignore(key);
   for (const char* key : {"container", "mcp_servers"})
     fields.refuse(key, "tools that a server runs are not served", "[]");
+  for (const char* key : {"response_format", "logprobs", "top_logprobs"})
+    fields.refuse(key, "it is not of messages: output_config.format guides, there are no log-probabilities");
+  fields.refuse("n", "one message is made", "1");
   const ChatInput input = read_messages_input(fields, model);
   const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
 
