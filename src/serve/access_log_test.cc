@@ -84,7 +84,7 @@ TEST_F(AccessLogTest, StreamsErrorsAndRefusalsAreThere) {
   EXPECT_EQ(tiny.complete({{"prompt", "B"}}).status, 401);
   EXPECT_EQ(lines(path, 2)[1]["error"], "invalid_api_key");
   EXPECT_EQ(tiny.complete({{"prompt", std::string(300, 'B')}}, with).status, 400);
-  EXPECT_EQ(lines(path, 3)[2]["error"], "too long");
+  EXPECT_EQ(lines(path, 3)[2]["error"], "context_length_exceeded");
   EXPECT_EQ(tiny.ask("GET", "/nothing?secret=1").status, 404);
   EXPECT_EQ(lines(path, 4)[3]["path"], "/nothing");
   EXPECT_EQ(tiny.ask("GET", "/livez").status, 200);
