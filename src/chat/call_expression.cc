@@ -73,19 +73,21 @@ class Replies {
 
   Expr make(std::unique_ptr<JsonSchema>& schema, const Json& tools) {
     tools_ = read_tools(rules_, tools);
+    for (const Tool& tool : read_tools({}, tools)) names_.push_back(tool.name);
     Json all{{"anyOf", Json::array({true})}};
     for (Tool& tool : tools_) {
       if (!tool.guided) continue;
       named(tool, [&] {
         for (const std::string& regex : check_schema(tool.parameters).patterns)
           regex_expression(x_, regex, RegexUse::kString, limits_);
+        if (!rules_.open_objects) tool.parameters = with_closed_objects(tool.parameters);
       });
       std::string place = "#/anyOf/" + std::to_string(all["anyOf"].size());
       move_references(tool.parameters, place);
       all["anyOf"].push_back(tool.parameters);
     }
     GuideLimits deeper = limits_;
-    deeper.depth += 2;
+    deeper.depth += 6;  // of anyOf here, of the schemas that close objects
     schema = std::make_unique<JsonSchema>(x_, all.dump(), deeper, value_end());
     size_t index = 0;
     const ToolTable types(tools);
@@ -155,32 +157,37 @@ class Replies {
       return list(call("\n<function=", x_.text(">\n"), x_.concat(x_.text("</function>\n"), end)), next);
     if (rules_.format == "glm4") return list(call("", x_.byte('\n'), end), next);
     if (rules_.format == "llama3_json") return list(object("parameters"), x_.text("; "));
+    if (rules_.format == "glm4_json") return list(call("", x_.byte('\n'), kEmptyText), mark(tag));
     const Expr array = x_.concat({x_.byte('['), list(object("arguments"), x_.text(", ")), x_.byte(']')});
-    return x_.alt({x_.concat(x_.repeat(x_.byte(' '), 0, 1), array),
-                   list(call("", x_.repeat(mark("[ARGS]"), 0, 1), kEmptyText), mark(tag))});
+    const Expr spaced = x_.concat(x_.repeat(x_.byte(' '), 0, 1), array);
+    if (rules_.format == "granite") return spaced;
+    return x_.alt({spaced, list(call("", x_.repeat(mark("[ARGS]"), 0, 1), kEmptyText), mark(tag))});
   }
 
   Expr reply() {
-    const std::string_view tag = rules_.format == "mistral"       ? "[TOOL_CALLS]"
-                                 : rules_.format == "llama3_json" ? "<|python_tag|>"
-                                                                  : "<tool_call>";
+    const std::string tag = call_tag(rules_.format);
     const Expr calls = tagged_calls(tag);
-    const Expr bare = rules_.format == "llama3_json" ? calls : kNothing;
+    const Expr bare = rules_.format == "llama3_json" || rules_.format == "glm4_json" ? calls : kNothing;
     const Expr lead = x_.repeat(x_.byte('\n'), 0, 2);
     // Text that does not begin with any of `begins`, and calls.
     const auto rest = [&](std::vector<Expr> begins) {
-      if (rules_.required) return x_.concat(lead, x_.alt({x_.concat(mark(tag), calls), bare}));
-      if (bare != kNothing) begins.push_back(x_.byte('{'));
+      if (rules_.required || rules_.calls_only) return x_.concat(lead, x_.alt({x_.concat(mark(tag), calls), bare}));
+      if (rules_.format == "llama3_json") begins.push_back(x_.byte('{'));
+      if (rules_.format == "glm4_json")
+        for (const std::string& name : names_) begins.push_back(x_.text(name + "\n"));
       std::vector<std::string> never;
       if (rules_.format == "qwen3_coder") never.push_back("<function=");
       const Expr text_and_calls = x_.concat(x_.until(spellings(tag), never), calls);
-      never.push_back(std::string(tag));
+      never.push_back(tag);
       const Expr other = x_.complement(
           x_.concat({x_.repeat(x_.alt({x_.byte(' '), x_.byte('\n'), x_.byte('\t'), x_.byte('\r')}), 0, kUnbounded),
                      x_.alt(begins), x_.repeat(x_.bytes(~ByteSet()), 0, kUnbounded)}));
       return x_.alt({x_.both({x_.until({}, never), other}), x_.both({text_and_calls, other}), x_.concat(lead, bare)});
     };
-    const Expr thought = x_.until(spellings(kThinkEnd), {});
+    // The parser reads a call inside of a thought.
+    std::vector<std::string> never = {tag};
+    if (rules_.format == "qwen3_coder") never.push_back("<function=");
+    const Expr thought = thought_expression(x_, std::move(never));
     if (rules_.in_reasoning) return x_.concat(thought, rest({}));
     if (!rules_.reasoning) return rest({});
     return x_.alt({x_.concat({lead, mark(kThink), thought, rest({})}), rest({mark(kThink)})});
@@ -190,9 +197,14 @@ class Replies {
   const CallRules& rules_;
   const GuideLimits& limits_;
   std::vector<Tool> tools_;
+  std::vector<std::string> names_;  // of all tools that the parser knows
 };
 
 }  // namespace
+
+Expr thought_expression(Expressions& x, std::vector<std::string> never) {
+  return x.until(spellings(kThinkEnd), std::move(never));
+}
 
 std::vector<std::string> spellings(std::string_view tag) { return {std::string(tag), kSpecialByte + std::string(tag)}; }
 

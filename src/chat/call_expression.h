@@ -16,6 +16,14 @@ namespace octet::guides {
 Expr call_expression(Expressions& x, std::unique_ptr<JsonSchema>& schema, const CallRules& rules, const Json& tools,
                      const GuideLimits& limits);
 
+// The schema with its objects closed, as `unevaluatedProperties: false` closes them over the union of allOf, anyOf,
+// oneOf, if and $ref: those that name properties and say nothing of others (close_objects.cc). Its references lead into
+// itself.
+Json with_closed_objects(const Json& schema);
+
+// The rest of a thought through </think>, which spells none of `never`.
+Expr thought_expression(Expressions& x, std::vector<std::string> never);
+
 // A tag as bytes and as a special token.
 std::vector<std::string> spellings(std::string_view tag);
 

@@ -23,9 +23,11 @@ namespace octet {
 struct CallRules {
   std::string format = {};    // of reply_formats()
   bool required = false;      // the reply is calls, at least one; else text, and calls where the model begins one
+  bool calls_only = false;    // the reply is calls too, but only strict functions are held to their schemas
   std::string only = {};      // the one function that may be called; empty: any of the tools
   bool parallel = true;       // more than one call
   bool reasoning = true;      // as of ReplyOptions: <think> ... </think> may come first
+  bool open_objects = false;  // as JSON Schema says; else objects that name properties have no others
   bool in_reasoning = false;  // the prompt ended inside of it: </think> comes before all else
 };
 

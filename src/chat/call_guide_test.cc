@@ -1,6 +1,7 @@
 // Replies under call guides: what a guide lets through is read by the parser as calls that fit.
 #include "chat/call_guide.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +63,8 @@ const std::shared_ptr<const TokenTrie>& vocabulary() {
       "; {", "}, {\"", " [", "[{", "</", "\\n", "\\\"", "name", "weather", "search", "ab", "city", "days", "é", "12", "null"])");
     for (const char* part : {"\xc3", "\xa9"}) tokens.push_back(part);
     for (const auto* list : {&kMembers, &kTags}) tokens.insert(tokens.end(), list->begin(), list->end());
-    for (const char* tag : {"[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "</tool_call>", "<arg_key>", "</think>"})
+    for (const char* tag : {"[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<|tool_call|>", "<|assistant|>",
+                            "</tool_call>", "<arg_key>", "</think>"})
       tokens.push_back(kSpecialByte + std::string(tag));
     for (char c = ' '; c <= '~'; c++) tokens.push_back(std::string(1, c));
     return std::make_shared<const TokenTrie>(std::move(tokens));
@@ -213,6 +215,7 @@ const Case kCalls[] = {
     {"llama3_json", "{\"name\": \"weather\", \"parameters\": {\"city\": \"P\", \"days\": 3}}", "; "},
     {"mistral", "[TOOL_CALLS]weather[ARGS]{\"city\": \"P\", \"days\": 3, \"unit\": \"f\"}", ""},
     {"mistral", "[TOOL_CALLS]weather{\"city\": \"P\", \"days\": 3}", ""},
+    {"glm4_json", "weather\n{\"city\": \"P\", \"days\": 3}", "<|assistant|>"},
     {"qwen3_coder",
      "<tool_call>\n<function=weather>\n<parameter=city>\n\nA </param> \xc3\xa9\n\n</parameter>\n<parameter=days>\n14\n"
      "</parameter>\n<parameter=unit>\nf\n</parameter>\n</function>\n</tool_call>",
@@ -241,6 +244,9 @@ TEST(CallGuide, AsTemplatesWriteCalls) {
     EXPECT_FALSE(accepts(call_guide({.format = one.format, .required = true, .only = "now"}, tools()), call)) << call;
   }
   const auto list = call_guide({.format = "mistral", .required = true}, tools());
+  const auto granite = call_guide({.format = "granite", .required = true}, tools());
+  EXPECT_TRUE(accepts(granite, R"(<|tool_call|>[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}])"));
+  EXPECT_FALSE(accepts(granite, "<|tool_call|>now{}"));
   for (const char* begin : {"[", " ["})
     EXPECT_TRUE(accepts(list, "[TOOL_CALLS]" + std::string(begin) + R"({"name": "now", "arguments": {}}, )" +
                                   R"({"name": "weather", "arguments": {"city": "", "days": 1}}])"));
@@ -308,25 +314,59 @@ TEST(CallGuide, BareValuesFitOnceTheParserHasReadThem) {
 TEST(CallGuide, TextHoldsATagOnlyWhereACallFollows) {
   for (const Case& one : kCalls) {
     const std::string call = one.call;
-    const bool begins_bare = call[0] == '{';
+    const bool begins_bare = call[0] == '{' || call[0] == 'w';
     const auto guide = call_guide({.format = one.format}, tools());
     EXPECT_TRUE(accepts(guide, begins_bare ? call : "Well, <tool [TOOL_ " + call)) << call;
     EXPECT_TRUE(accepts(
-        guide, "<think>so [TOOL_CALLS] <tool_call> {</think>\n\n" + std::string(begins_bare ? call : "x" + call)));
+        guide, "<think>so [TOOL_CALL] <tool_cal> {</think>\n\n" + std::string(begins_bare ? call : "x" + call)));
     EXPECT_TRUE(accepts(guide, "Half a tag: <tool_cal, [TOOL_CALLS, <|python_tag, and <think>")) << call;
     EXPECT_TRUE(accepts(guide, ""));
     EXPECT_TRUE(accepts(guide, "\xc3\xa9 text\n")) << call;
-    const std::string tag = begins_bare ? "<|python_tag|>" : call.substr(0, call.find_first_of("]>") + 1);
+    const std::string tag = call_tag(one.format);
     EXPECT_FALSE(accepts(guide, "text " + tag + " text")) << call;
     EXPECT_FALSE(accepts(guide, "text " + tag)) << call;
     const auto inside = call_guide({.format = one.format, .in_reasoning = true}, tools());
-    EXPECT_TRUE(accepts(inside, "I " + tag + "\n</think>\ntext"));
+    EXPECT_TRUE(accepts(inside, "I [x] <tool>\n</think>\ntext"));
+    EXPECT_FALSE(accepts(inside, "I " + tag + "\n</think>\ntext"));  // the parser would read a call
     EXPECT_FALSE(accepts(inside, "I"));
     EXPECT_FALSE(
         accepts(call_guide({.format = one.format, .reasoning = false}, tools()), "<think>" + tag + "</think>"));
   }
   EXPECT_FALSE(accepts(call_guide({.format = "llama3_json"}, tools()), "{\"a\": 1}"));
   EXPECT_FALSE(accepts(call_guide({.format = "qwen3_coder"}, tools()), "a <function=now>\n</function>"));
+}
+
+// A closed place takes the names of all schemas that describe it; what says of other members stays as it says.
+TEST(CallGuide, ObjectsThatNamePropertiesAreClosed) {
+  const auto takes = [](const std::string& schema, const std::string& arguments, bool open = false) {
+    const Json tools = Json::array({{{"function", {{"name", "f"}, {"parameters", Json::parse(schema)}}}}});
+    const auto guide =
+        call_guide({.format = "llama3_json", .required = true, .reasoning = false, .open_objects = open}, tools);
+    return accepts(guide, R"({"name": "f", "parameters": )" + arguments + "}");
+  };
+  const std::string plain = R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]})";
+  EXPECT_TRUE(takes(plain, R"({"a": 1, "b": 2})"));
+  EXPECT_FALSE(takes(plain, R"({"b": 2, "c": 3})"));
+  EXPECT_TRUE(takes(plain, R"({"b": 2, "c": 3})", /*open=*/true));
+  const std::string parts = R"({"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {"$ref": "#/$defs/a"}}}],
+    "anyOf": [{"properties": {"c": {}}}, {"required": ["a"]}], "$defs": {"a": {"properties": {"a": {}}}}})";
+  EXPECT_TRUE(takes(parts, R"({"a": 1, "b": {"a": 2}, "c": 3})"));
+  EXPECT_FALSE(takes(parts, R"({"a": 1, "d": 2})"));
+  EXPECT_FALSE(takes(parts, R"({"a": 1, "b": {"a": 2, "c": 3}})"));
+  const std::string tree = R"({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    "all": {"type": "array", "items": {"properties": {"x": {}}}}}})";
+  EXPECT_TRUE(takes(tree, R"({"next": {"next": null}, "all": [{"x": 1}]})"));
+  EXPECT_FALSE(takes(tree, R"({"next": {"other": 1}})"));
+  EXPECT_FALSE(takes(tree, R"({"all": [{"x": 1, "y": 2}]})"));
+  for (const char* schema :
+       {R"({"type": "object"})", R"({"properties": {}})", R"({"properties": {"a": {}}, "additionalProperties": true})",
+        R"({"properties": {"a": {}}, "patternProperties": {"^x": {}}})",
+        R"({"allOf": [{"properties": {"a": {}}}, {"additionalProperties": {"type": "integer"}}]})"})
+    EXPECT_TRUE(takes(schema, R"({"other": 1})")) << schema;
+  std::string chain = R"({"properties": {"v": {"$ref": "#/$defs/0"}}, "$defs": {)";
+  for (int i = 0; i < 5000; i++)
+    chain += fmt::format("\"{}\": {{\"properties\": {{\"a\": {{\"$ref\": \"#/$defs/{}\"}}}}}}, ", i, i + 1);
+  EXPECT_TRUE(takes(chain + R"("5000": {}}})", R"({"v": {"a": {"a": {}}}})"));
 }
 
 TEST(CallGuide, SpecialTokensAreTagsAndNothingElse) {

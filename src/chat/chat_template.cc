@@ -1,5 +1,7 @@
 #include "chat/chat_template.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/json_cost.h"
@@ -19,6 +21,12 @@ struct ChatTemplate::Impl {
 };
 
 namespace {
+
+bool is_usual_role(std::string_view role) {
+  static constexpr std::array<std::string_view, 9> kRoles = {
+      "system", "developer", "user", "assistant", "tool", "function", "ipython", "observation", "model"};
+  return std::ranges::find(kRoles, role) != kRoles.end();
+}
 
 // Texts are views into the JSON.
 jinja::Value to_value(jinja::Renderer& runtime, const ordered_json& json, jinja::Origin origin) {
@@ -46,7 +54,9 @@ jinja::Value to_value(jinja::Renderer& runtime, const ordered_json& json, jinja:
       const std::span<jinja::Entry> entries = runtime.array<jinja::Entry>(json.size());
       size_t count = 0;
       for (const auto& [key, member] : json.get_ref<const ordered_json::object_t&>()) {
-        entries[count++] = {Value::of(std::string_view(key), origin), to_value(runtime, member, origin)};
+        const bool role = key == "role" && member.is_string() && is_usual_role(member.get_ref<const std::string&>());
+        entries[count++] = {Value::of(std::string_view(key), origin),
+                            to_value(runtime, member, role ? jinja::Origin::kTemplate : origin)};
       }
       return adopt_dict(runtime, entries, origin);
     }
@@ -76,6 +86,12 @@ ChatTemplate::~ChatTemplate() = default;
 
 const std::set<std::string>& ChatTemplate::variables() const { return impl_->variables; }
 const MessageForm& ChatTemplate::message_form() const { return impl_->form; }
+bool ChatTemplate::spells(std::string_view word) const {
+  const auto quoted = [&](char quote) {
+    return impl_->parsed.source.find(quote + std::string(word) + quote) != std::string::npos;
+  };
+  return quoted('\'') || quoted('"');
+}
 
 RenderedPrompt ChatTemplate::render(const ordered_json& bindings, const ordered_json& trusted, double now,
                                     const RenderLimits& limits) const {
@@ -144,6 +160,10 @@ ordered_json messages_for_template(ordered_json messages, const MessageForm& for
   if (!messages.is_array()) return messages;
   for (ordered_json& message : messages) {
     if (!message.is_object()) continue;
+    for (auto member = message.begin(); member != message.end();) {
+      const bool none = member->is_null() || (member.key() == "tool_calls" && member->is_array() && member->empty());
+      member = none && member.key() != "content" ? message.erase(member) : std::next(member);
+    }
     if (const auto content = message.find("content"); content != message.end()) shape_content(*content, form);
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;

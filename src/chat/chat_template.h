@@ -2,7 +2,8 @@
 // sets Jinja2 up (trim_blocks, lstrip_blocks, loop controls, raise_exception, strftime_now, tojson without escapes).
 //
 // A rendered prompt says which of its bytes the template wrote: added tokens are recognised in them only and never in
-// what a request gave, so no message can forge a role.
+// what a request gave, so no message can forge a role. A role that is a usual one counts as the template's, which may
+// write it inside of a marker (<|user|>).
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,7 @@ class ChatTemplate {
   // Names that the template reads where it has not certainly set them before: what chat_template_kwargs may give.
   const std::set<std::string>& variables() const;
   const MessageForm& message_form() const;
+  bool spells(std::string_view word) const;  // as a string of its own: it may have a branch for it
 
   // `bindings`: an object: messages, tools, add_generation_prompt, what the request gives. `trusted`: an object whose
   // texts count as the template's (bos_token, eos_token); its members stand before bindings of the same name. `now`:
@@ -69,7 +71,8 @@ class ChatTemplate {
 };
 
 // Messages of a request in the form that a template reads: content of text parts joined by line ends (or text made a
-// part), content null as "", arguments of calls parsed into objects or written as text. Throws kInvalidArgument for
+// part), content null as "", other members that are null and tool_calls without a call left out, arguments of calls
+// parsed into objects or written as text. Throws kInvalidArgument for
 // arguments that are no JSON object and for parts that are no text where the template takes text only.
 nlohmann::ordered_json messages_for_template(nlohmann::ordered_json messages, const MessageForm& form);
 

@@ -34,6 +34,22 @@ std::string marked(const std::string& source, const ordered_json& bindings, cons
   return out;
 }
 
+// A usual role is the template's own word; others are the request's.
+TEST(ChatTemplate, RolesMayBePartOfMarkers) {
+  const std::string source = "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{{ m.content }}{% endfor %}";
+  const ordered_json messages = {{{"role", "user"}, {"content", "user"}}, {{"role", "user|>"}, {"content", "b"}}};
+  EXPECT_EQ(marked(source, {{"messages", messages}}), "<|user|>«user»<|«user|>»|>«b»");
+}
+
+// `is defined` holds for what is there.
+TEST(ChatTemplate, MembersWithoutAValueAreLeftOut) {
+  const ordered_json messages = {{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", nullptr}},
+                                 {{"role", "assistant"}, {"tool_calls", ordered_json::array()}, {"content", "b"}},
+                                 {{"role", "user"}, {"name", nullptr}, {"content", "c"}}};
+  EXPECT_EQ(messages_for_template(messages, {}).dump(),
+            R"([{"role":"assistant","content":""},{"role":"assistant","content":"b"},{"role":"user","content":"c"}])");
+}
+
 TEST(ChatTemplate, TextKeepsItsOrigin) {
   const ordered_json b = {{"u", "us er"}, {"n", 5}, {"l", {"a", "b"}}, {"d", {{"k", "v"}}}};
   const std::pair<std::string, std::string> cases[] = {

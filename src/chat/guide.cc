@@ -138,11 +138,18 @@ struct GuideState::Impl {
   }
 };
 
-GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie)
+GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie,
+                       const std::optional<std::string>& thought)
     : impl_(std::make_unique<Impl>()) {
   impl_->guide = std::const_pointer_cast<Guide>(std::move(guide));  // what grows in it is behind its lock
   impl_->trie = std::move(trie);
   impl_->path.push_back(impl_->guide->root_);
+  if (!thought) return;
+  const std::lock_guard lock(impl_->guide->lock_);
+  Expressions& x = impl_->guide->expressions_;
+  x.begin_work();
+  const std::vector<std::string> never(thought->empty() ? 0 : 1, *thought);
+  impl_->path.back() = x.concat({thought_expression(x, never), x.repeat(x.byte('\n'), 0, 2), impl_->guide->root_});
 }
 GuideState::~GuideState() = default;
 GuideState::GuideState(GuideState&&) noexcept = default;

@@ -19,17 +19,22 @@ void add_event(std::vector<ReplyEvent>& events, ReplyEvent::Kind kind, std::stri
 class CallSink {
  public:
   // From the parser.
-  void start(std::string_view source) { source_ = source; }
+  // `known`: only calls of these are calls.
+  void start(std::string_view source, const ToolTable* known) { source_ = source, known_ = known, unknown_ = false; }
   void read(char byte) { source_ += byte; }      // before the reader sees it
   bool settle(std::vector<ReplyEvent>& events);  // moves what is certain; false: nothing is
   bool too_long() const { return source_.size() > kMaxHeld; }
-  std::string give_up();  // ends the open call if it is certain; the text that belongs to no call
+  bool unknown() const { return unknown_; }  // a function that is none of the known ones
+  std::string give_up();                     // ends the open call if it is certain; the text that belongs to no call
 
   // From the reader: begin, arguments, end, and perhaps again.
   void begin(std::string_view name);
   void arguments(std::string_view json) { add_event(events_, ReplyEvent::Kind::kArguments, json); }
   void end();
-  void consumed() { consumed_ = source_.size(); }  // what was read is in the calls: it is text only if this is no call
+  // What was read is in the open call: it is text only if this is no call. Nothing is while no call has begun.
+  void consumed() {
+    if (open_) consumed_ = source_.size();
+  }
   bool certain() const { return certain_; }
 
  private:
@@ -37,7 +42,8 @@ class CallSink {
   std::vector<ReplyEvent> events_ = {};
   std::string source_ = {};  // read, without what is in certain calls
   size_t consumed_ = 0;      // bytes of it
-  bool open_ = false, certain_ = false;
+  const ToolTable* known_ = nullptr;
+  bool open_ = false, certain_ = false, unknown_ = false;
 };
 
 class CallReader {
@@ -56,7 +62,8 @@ class CallReader {
 
 struct CallFormat {
   std::vector<std::string_view> tags = {};  // each opens calls
-  bool bare = false;                        // so does an object at the beginning of the reply
+  // At the beginning of a reply a byte may open them too; null: none does.
+  bool (*bare)(char byte, const ToolTable& tools) = nullptr;
   // `tag`: which one; -1: bare. `tools` outlives the reader.
   std::unique_ptr<CallReader> (*open)(int tag, const ToolTable& tools) = nullptr;
 };
@@ -64,6 +71,8 @@ struct CallFormat {
 CallFormat hermes_calls();
 CallFormat llama3_json_calls();
 CallFormat mistral_calls();
+CallFormat granite_calls();
+CallFormat glm4_json_calls();
 CallFormat qwen3_coder_calls();
 CallFormat glm4_calls();
 

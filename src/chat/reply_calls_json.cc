@@ -1,4 +1,5 @@
-// Readers of calls written as JSON: hermes, llama3_json, mistral. Arguments are the model's own text.
+// Readers of calls written as JSON: hermes, llama3_json, mistral, granite, glm4_json. Arguments are the model's own
+// text.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,8 @@ namespace octet {
 
 namespace {
 
-// {"name": ..., "arguments" or "parameters": {...}}, in any order; other members are skipped.
+// {"name": ..., "arguments" or "parameters": {...}}, in any order; other members are skipped. Arguments may be a string
+// that holds their JSON.
 class CallObject {
  public:
   // `bare`: nothing but its members shows that it is a call, so they are those of a call, and of a given tool.
@@ -20,7 +22,7 @@ class CallObject {
   // False: this is no call. The closing brace ends the call.
   bool push(char byte, CallSink& sink) {
     const bool begins_value = scanner_.depth() == 1 && scanner_.wants_value() && !is_space(byte);
-    const bool in_word = scanner_.depth() == 1 && (scanner_.in_key() || part_ == Part::kName);
+    const bool in_word = scanner_.depth() == 1 && (scanner_.in_key() || part_ == Part::kName || part_ == Part::kText);
     if (!scanner_.push(byte)) return false;
     if (part_ == Part::kArguments) return argument(byte, sink);
     if (scanner_.done()) return close(sink);
@@ -37,7 +39,7 @@ class CallObject {
   bool whole() const { return !name_.empty() && has_arguments_; }  // perhaps without its closing brace
 
  private:
-  enum class Part : uint8_t { kOther, kName, kArguments };
+  enum class Part : uint8_t { kOther, kName, kArguments, kText };  // kText: arguments in a string
 
   bool begin_value(char byte, CallSink& sink) {
     if (key_ == "name") {
@@ -46,8 +48,10 @@ class CallObject {
       return byte == '"' && name_.empty();
     }
     if (key_ != "arguments" && key_ != "parameters") return true;
-    part_ = Part::kArguments;
-    if (byte != '{' || has_arguments_) return false;
+    part_ = byte == '"' ? Part::kText : Part::kArguments;
+    word_ = byte;
+    if (has_arguments_ || (byte != '{' && byte != '"')) return false;
+    if (part_ == Part::kText) return true;
     if (!name_.empty()) sink.begin(name_);
     return argument(byte, sink);
   }
@@ -68,18 +72,34 @@ class CallObject {
   bool end_word(CallSink& sink) {
     const auto parsed = nlohmann::json::parse(word_, nullptr, false);
     if (!parsed.is_string()) return false;
+    if (part_ == Part::kText) return text_arguments(parsed.get<std::string>(), sink);
     if (part_ != Part::kName) {
       static constexpr std::array kMembers = {"name", "arguments", "parameters", "type", "id"};
       key_ = parsed.get<std::string>();
       return !bare_ || std::find(kMembers.begin(), kMembers.end(), key_) != kMembers.end();
     }
     part_ = Part::kOther;
-    name_ = parsed.get<std::string>();
-    if (name_.empty() || (bare_ && !tools_.has(name_))) return false;
+    const std::string name = parsed.get<std::string>();
+    if (name.empty() || (bare_ && !tools_.has(name))) return false;
+    name_ = name;
     if (has_arguments_) {
       sink.begin(name_);
       sink.arguments(held_);
+      sink.consumed();
     }
+    return true;
+  }
+
+  bool text_arguments(const std::string& text, CallSink& sink) {
+    part_ = Part::kOther;
+    held_ = text.substr(std::min(text.find_first_not_of(" \n\t\r"), text.size()));
+    while (!held_.empty() && is_space(held_.back())) held_.pop_back();
+    if (!held_.starts_with('{') || !is_json(held_)) return false;
+    has_arguments_ = true;
+    if (name_.empty()) return true;
+    sink.begin(name_);
+    sink.arguments(held_);
+    sink.consumed();
     return true;
   }
 
@@ -251,6 +271,64 @@ class MistralReader : public ObjectReader {
   JsonScanner arguments_ = {};
 };
 
+// name, line end, {...}: of a given tool; more of them behind a tag or white space.
+class NameLineReader : public CallReader {
+ public:
+  NameLineReader(const ToolTable& tools, bool tagged) : tools_(tools), tagged_(tagged) {}
+
+  Status push(char byte, CallSink& sink) final {
+    switch (place_) {
+      case Place::kBetween:
+        if (is_space(byte) && tag_.empty()) return Status::kMore;
+        if (tag_.empty() && byte != kTag.front()) {
+          place_ = Place::kName;
+          name_.clear();
+          return push(byte, sink);
+        }
+        tag_ += byte;
+        if (tag_ == kTag) tag_.clear();
+        return kTag.starts_with(tag_) ? Status::kMore : Status::kBroken;
+      case Place::kName:
+        if (tagged_ && name_.empty() && is_space(byte)) return Status::kMore;
+        if (byte == '\n' && tools_.has(name_)) {
+          place_ = Place::kArguments;
+          arguments_ = {};
+          return Status::kMore;
+        }
+        name_ += byte;
+        return tools_.begins(name_) ? Status::kMore : Status::kBroken;
+      default: return argument(byte, sink);
+    }
+  }
+  bool finish(CallSink&) final { return place_ == Place::kBetween; }
+
+  static constexpr std::string_view kTag = "<|assistant|>";
+
+ private:
+  enum class Place : uint8_t { kName, kArguments, kBetween };
+
+  Status argument(char byte, CallSink& sink) {
+    if (arguments_.depth() == 0) {
+      if (is_space(byte)) return Status::kMore;
+      if (byte != '{') return Status::kBroken;
+      sink.begin(name_);
+    }
+    if (!arguments_.push(byte)) return Status::kBroken;
+    sink.arguments({&byte, 1});
+    sink.consumed();
+    if (!arguments_.done()) return Status::kMore;
+    sink.end();
+    place_ = Place::kBetween;
+    return Status::kMore;
+  }
+
+  const ToolTable& tools_;
+  const bool tagged_;
+  Place place_ = Place::kName;
+  std::string name_ = {}, tag_ = {};
+  JsonScanner arguments_ = {};
+};
+
 }  // namespace
 
 CallFormat hermes_calls() {
@@ -261,7 +339,7 @@ CallFormat hermes_calls() {
 
 CallFormat llama3_json_calls() {
   return {.tags = {"<|python_tag|>"},
-          .bare = true,
+          .bare = [](char byte, const ToolTable&) { return byte == '{'; },
           .open = [](int tag, const ToolTable& tools) -> std::unique_ptr<CallReader> {
             return std::make_unique<Llama3Reader>(tools, tag < 0);
           }};
@@ -270,6 +348,23 @@ CallFormat llama3_json_calls() {
 CallFormat mistral_calls() {
   return {.tags = {"[TOOL_CALLS]"}, .open = [](int, const ToolTable& tools) -> std::unique_ptr<CallReader> {
             return std::make_unique<MistralReader>(tools);
+          }};
+}
+
+CallFormat granite_calls() {
+  CallFormat format = mistral_calls();
+  format.tags = {"<|tool_call|>", "<tool_call>"};
+  return format;
+}
+
+CallFormat glm4_json_calls() {
+  return {.tags = {NameLineReader::kTag},
+          .bare =
+              [](char byte, const ToolTable& tools) {
+                return tools.begins({&byte, 1});
+              },
+          .open = [](int tag, const ToolTable& tools) -> std::unique_ptr<CallReader> {
+            return std::make_unique<NameLineReader>(tools, tag >= 0);
           }};
 }
 

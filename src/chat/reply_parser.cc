@@ -23,11 +23,10 @@ struct NamedFormat {
 };
 
 const std::vector<NamedFormat>& formats() {
-  static const std::vector<NamedFormat> kFormats = {{"hermes", hermes_calls},
-                                                    {"llama3_json", llama3_json_calls},
-                                                    {"mistral", mistral_calls},
-                                                    {"qwen3_coder", qwen3_coder_calls},
-                                                    {"glm4", glm4_calls}};
+  static const std::vector<NamedFormat> kFormats = {
+      {"hermes", hermes_calls},      {"llama3_json", llama3_json_calls}, {"mistral", mistral_calls},
+      {"granite", granite_calls},    {"qwen3_coder", qwen3_coder_calls}, {"glm4", glm4_calls},
+      {"glm4_json", glm4_json_calls}};
   return kFormats;
 }
 
@@ -79,7 +78,11 @@ class TextTrimmer {
 class TaggedReply : public ReplyParser {
  public:
   TaggedReply(const ReplyOptions& options, const nlohmann::ordered_json& tools)
-      : format_(calls_of(options.format)), tools_(tools), text_tags_(tags(options)), think_(options.reasoning) {
+      : format_(calls_of(options.format)),
+        tools_(tools),
+        text_tags_(tags({}, options.reasoning ? std::vector{kThink, kThinkEnd} : std::vector<std::string_view>{})),
+        think_tags_(tags({kThinkEnd, kThink}, {})),
+        think_(options.reasoning) {
     if (options.in_reasoning && options.reasoning) open_reasoning();
   }
 
@@ -98,9 +101,9 @@ class TaggedReply : public ReplyParser {
       settle(events);
       const std::string rest = sink_.give_up();
       settle(events);
-      if (!dropped) text_.write(rest, events);
+      if (!dropped) (in_thought_ ? reasoning_ : text_).write(rest, events);
     }
-    if (place_ == Place::kReasoning) {
+    if (place_ == Place::kReasoning || in_thought_) {
       reasoning_.write(think_tags_.take(), events);
       reasoning_.finish(events);
     }
@@ -113,9 +116,10 @@ class TaggedReply : public ReplyParser {
  private:
   enum class Place : uint8_t { kText, kReasoning, kCall };
 
-  std::vector<std::string_view> tags(const ReplyOptions& options) const {
-    std::vector<std::string_view> tags = format_.tags;
-    if (options.reasoning) tags.push_back(kThink);
+  // Those of calls between others.
+  std::vector<std::string_view> tags(std::vector<std::string_view> tags, const std::vector<std::string_view>& last) {
+    tags.insert(tags.end(), format_.tags.begin(), format_.tags.end());
+    tags.insert(tags.end(), last.begin(), last.end());
     return tags;
   }
 
@@ -124,28 +128,34 @@ class TaggedReply : public ReplyParser {
     if (place_ == Place::kText) return text_byte(byte, events);
     if (place_ == Place::kReasoning) return reasoning_byte(byte, events);
     sink_.read(byte);
-    const auto status = sink_.too_long() ? CallReader::Status::kBroken : reader_->push(byte, sink_);
+    auto status = sink_.too_long() ? CallReader::Status::kBroken : reader_->push(byte, sink_);
+    if (sink_.unknown()) status = CallReader::Status::kBroken;
     settle(events);
     if (status == CallReader::Status::kMore) return;
-    place_ = Place::kText;
     std::string rest = sink_.give_up();
     settle(events);
-    if (status == CallReader::Status::kEnd) return;
+    const bool thought = std::exchange(in_thought_, false);
+    place_ = thought ? Place::kReasoning : Place::kText;
+    const bool ended = status == CallReader::Status::kEnd;
+    if (ended && read_call_) return;  // the rest is an end tag
     work_ += static_cast<int64_t>(rest.size());
-    if (!rest.empty()) rest.pop_back();  // the byte that broke it may begin a tag
-    text_.write(rest, events);
-    text_byte(byte, events);
+    if (!ended && !rest.empty()) rest.pop_back();  // the byte that broke it may begin a tag
+    (thought ? reasoning_ : text_).write(rest, events);
+    if (!ended) thought ? reasoning_byte(byte, events) : text_byte(byte, events);
   }
 
   void text_byte(char byte, std::vector<ReplyEvent>& events) {
-    if (format_.bare && byte == '{' && !text_.written() && !called_ && !text_tags_.holds()) return open_call(-1, "{");
+    if (format_.bare != nullptr && !text_.written() && !called_ && !text_tags_.holds() && format_.bare(byte, tools_))
+      return open_call(-1, {&byte, 1});
     passed_.clear();
     const int tag = text_tags_.push(byte, passed_);
     work_ += static_cast<int64_t>(passed_.size());
     if (!passed_.empty()) text_.write(passed_, events);
     if (tag < 0) return;
     if (tag < static_cast<int>(format_.tags.size())) return open_call(tag, format_.tags[static_cast<size_t>(tag)]);
-    if (text_.written() || called_) return text_.write(kThink, events);
+    const bool closes = tag > static_cast<int>(format_.tags.size());
+    if (closes && std::exchange(unclosed_, false)) return text_.tag();  // of the thought that a call has ended
+    if (closes || text_.written() || called_) return text_.write(closes ? kThinkEnd : kThink, events);
     open_reasoning();
   }
 
@@ -159,6 +169,9 @@ class TaggedReply : public ReplyParser {
       reasoning_.tag();
       place_ = Place::kText;
     }
+    if (tag < 2) return;
+    in_thought_ = true;
+    open_call(tag - 2, format_.tags[static_cast<size_t>(tag - 2)]);
   }
 
   void open_reasoning() {
@@ -170,27 +183,33 @@ class TaggedReply : public ReplyParser {
   void open_call(int tag, std::string_view source) {
     place_ = Place::kCall;
     reader_ = format_.open(tag, tools_);
-    sink_.start(source);
+    sink_.start(source, in_thought_ ? &tools_ : nullptr);
+    read_call_ = false;
     if (tag < 0) reader_->push(source.front(), sink_);
   }
 
   // Moves the calls that are certain to the events; white space in front of them is no text.
   void settle(std::vector<ReplyEvent>& events) {
     if (!sink_.settle(events)) return;
-    called_ = true;
+    called_ = read_call_ = true;
     text_.tag();
+    if (!std::exchange(in_thought_, false)) return;
+    reasoning_.tag();
+    unclosed_ = true;
   }
 
   const CallFormat format_;
   const ToolTable tools_;
-  TagFinder text_tags_, think_tags_{{kThinkEnd, kThink}};
+  TagFinder text_tags_, think_tags_;
   const bool think_;
   Place place_ = Place::kText;
   TextTrimmer text_{Kind::kText}, reasoning_{Kind::kReasoning};
   CallSink sink_ = {};
   std::unique_ptr<CallReader> reader_ = {};
   std::string passed_ = {};
-  bool called_ = false;
+  bool called_ = false, read_call_ = false;  // there was a call, one behind the last tag
+  bool in_thought_ = false;                  // the call that is read, which ends the thought if it is one
+  bool unclosed_ = false;                    // a call has ended the thought
   int64_t work_ = 0;
 };
 
@@ -208,6 +227,7 @@ void add_event(std::vector<ReplyEvent>& events, Kind kind, std::string_view text
 void CallSink::begin(std::string_view name) {
   events_.push_back({Kind::kCallBegin, std::string(name)});
   open_ = true;
+  unknown_ |= known_ != nullptr && !known_->has(name);
 }
 
 void CallSink::end() {
@@ -218,7 +238,7 @@ void CallSink::end() {
 
 bool CallSink::settle(std::vector<ReplyEvent>& events) {
   if (open_ && source_.size() > kCertainBytes) certain_ = true;
-  if (!certain_) return false;
+  if (!certain_ || unknown_) return false;
   for (const ReplyEvent& event : events_) {
     if (event.kind == Kind::kArguments)
       add_event(events, event.kind, event.text);
@@ -226,6 +246,7 @@ bool CallSink::settle(std::vector<ReplyEvent>& events) {
       events.push_back(event);
   }
   events_.clear();
+  known_ = nullptr;  // more calls may be of any function
   source_.erase(0, consumed_);
   consumed_ = 0;
   certain_ = open_;
@@ -233,7 +254,9 @@ bool CallSink::settle(std::vector<ReplyEvent>& events) {
 }
 
 std::string CallSink::give_up() {
-  if (open_ && certain_)
+  if (unknown_)
+    open_ = certain_ = false, consumed_ = 0, events_.clear();
+  else if (open_ && certain_)
     end();
   else if (open_)
     consumed_ = 0;  // none of it was a call
@@ -257,12 +280,16 @@ const std::vector<std::string>& reply_formats() {
 std::string find_reply_format(std::string_view chat_template) {
   if (contains(chat_template, "<function=")) return "qwen3_coder";
   if (contains(chat_template, "<arg_key>")) return "glm4";
+  if (contains(chat_template, "<|observation|>") || contains(chat_template, "可用工具")) return "glm4_json";
   if (contains(chat_template, "[TOOL_CALLS]")) return "mistral";
   if (contains(chat_template, "<tool_call>")) return "hermes";
+  if (contains(chat_template, "<|tool_call|>")) return "granite";
   if (contains(chat_template, "<|python_tag|>") || contains(chat_template, "Environment: ipython"))
     return "llama3_json";
   return "";
 }
+
+std::string call_tag(const std::string& format) { return std::string(calls_of(format).tags.at(0)); }
 
 bool opens_reasoning(std::string_view prompt) {
   while (!prompt.empty() && is_space(prompt.back())) prompt.remove_suffix(1);

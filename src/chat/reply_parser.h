@@ -4,8 +4,8 @@
 // A call is certain once it is complete, or well formed in its first 256 bytes and named; until then it is held back,
 // and what turns out to be no call is text again, nothing lost. Function names are not compared with the tools, so the
 // client may answer that there is no such function; but a bare JSON object (llama3_json without its tag) is a call of a
-// given tool only. Reasoning is at the beginning of a reply; a call inside of it is reasoning. White space around
-// reasoning and calls is dropped, but for what parts texts.
+// given tool only. Reasoning is at the beginning of a reply; a call of a given tool inside of it ends it. White space
+// around reasoning and calls is dropped, but for what parts texts.
 #pragma once
 
 #include <cstdint>
@@ -42,10 +42,12 @@ class ReplyParser {
   virtual int64_t work() const = 0;
 };
 
-// hermes (also Qwen's), llama3_json, mistral, qwen3_coder, glm4.
+// hermes (also Qwen's), llama3_json, mistral, granite, qwen3_coder, glm4, glm4_json.
 const std::vector<std::string>& reply_formats();
 // The format that a template's source shows; empty: none of them.
 std::string find_reply_format(std::string_view chat_template);
+// The tag that begins a call in this format, as a rule.
+std::string call_tag(const std::string& format);
 // Whether a rendered prompt ends inside of reasoning that it opened: ReplyOptions::in_reasoning.
 bool opens_reasoning(std::string_view prompt);
 

@@ -92,6 +92,19 @@ const Case kCases[] = {
     {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_", "||f({})"},
     {"hermes", "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
      "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>|"},
+    {"hermes", "<tool_call>{\"arguments\": {\"a\": \"b\"}}</tool_call>",
+     "<tool_call>{\"arguments\": {\"a\": \"b\"}}</tool_call>|"},
+    {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \" {\\\"a\\\": \\\"b\\\"}\"}</tool_call>",
+     "||f({\"a\": \"b\"})"},
+    {"hermes", "<tool_call>{\"arguments\": \"{}\", \"name\": \"f\"}</tool_call>", "||f({})"},
+    {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": \"[1]\"}</tool_call>",
+     "<tool_call>{\"name\": \"f\", \"arguments\": \"[1]\"}</tool_call>|"},
+    {"hermes", "<think>I call <tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call> </think> done",
+     "done|I call|weather({})"},
+    {"hermes", "<think>as <tool_call>{\"name\": \"Bob\"}</tool_call> says</think>x",
+     "x|as <tool_call>{\"name\": \"Bob\"}</tool_call> says"},
+    {"hermes", "<think>a <tool_call> </think>x", "x|a <tool_call>"},
+    {"hermes", "<think>a <tool_call>{", "|a <tool_call>{"},
     {"hermes", "<tool_call>[{\"name\": \"f\"}]", "<tool_call>[{\"name\": \"f\"}]|"},
     {"hermes", "<think>x</think><tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"</tool_call>\"}}</tool_call>",
      "|x|f({\"t\": \"</tool_call>\"})"},
@@ -105,6 +118,10 @@ const Case kCases[] = {
     {"llama3_json", "{\"name\": \"weather\"}", "{\"name\": \"weather\"}|"},
     {"llama3_json", "It is {\"name\": \"weather\", \"parameters\": {}}",
      "It is {\"name\": \"weather\", \"parameters\": {}}|"},
+    {"llama3_json", "{\"parameters\": {\"a\":\"b\"}}", "{\"parameters\": {\"a\":\"b\"}}|"},
+    {"llama3_json", "{\"parameters\": {\"a\": 1}, \"name\": \"Bob\"}",
+     "{\"parameters\": {\"a\": 1}, \"name\": \"Bob\"}|"},
+    {"llama3_json", "{\"parameters\": {\"a\": 1}, \"name\": \"weather\"}", "||weather({\"a\": 1})"},
     {"llama3_json", "<|python_tag|>print(1)", "<|python_tag|>print(1)|"},
     {"llama3_json", "{\"name\": \"weather\", \"parameters\": {}}; or", "; or||weather({})"},
 
@@ -119,7 +136,23 @@ const Case kCases[] = {
     {"mistral", "[TOOL_CALLS] no call", "[TOOL_CALLS] no call|"},
     {"mistral", "[TOOL_CALLS]f[ARG]{}", "[TOOL_CALLS]f[ARG]{}|"},
     {"mistral", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}", "||f({})"},
+    {"mistral", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"arguments\": {\"a\": \"b\"}}]",
+     ", {\"arguments\": {\"a\": \"b\"}}]||f({})"},
+    {"mistral", "[TOOL_CALLS][]", "[TOOL_CALLS][]|"},
     {"mistral", "[1, 2] and [TOOL", "[1, 2] and [TOOL|"},
+
+    {"granite", "Hi <|tool_call|>[{\"arguments\": {\"a\": 1}, \"name\": \"f\"}]", "Hi||f({\"a\": 1})"},
+    {"granite", "<tool_call>[{\"name\": \"f\", \"arguments\": \"{}\"}, {\"name\": \"g\"}]", "||f({})|g({})"},
+
+    {"glm4_json", "\nweather\n{\"city\": \"P\"}", "||weather({\"city\": \"P\"})"},
+    {"glm4_json", "<think>t</think>weather\n {}\n<|assistant|> python\n{}weather\n{\"a\": 1}",
+     "|t|weather({})|python({})|weather({\"a\": 1})"},
+    {"glm4_json", "weather is fine\n{}", "weather is fine\n{}|"},
+    {"glm4_json", "Bob\n{}", "Bob\n{}|"},
+    {"glm4_json", "It is: weather\n{\"a\": 1}", "It is: weather\n{\"a\": 1}|"},
+    {"glm4_json", "weather\n{} is what I call", "is what I call||weather({})"},
+    {"glm4_json", "weather\n[1]", "weather\n[1]|"},
+    {"glm4_json", "weath", "weath|"},
 
     {"qwen3_coder",
      "<tool_call>\n<function=weather>\n<parameter=city>\n\nA \"b\"\n\n</parameter>\n<parameter=days>\n 3 "
@@ -224,6 +257,43 @@ TEST(ReplyParser, RandomTextsDoNotDependOnTheirCutting) {
   }
 }
 
+// Where no call comes out of a text, nothing of it is missing.
+TEST(ReplyParser, TextThatIsNoCallIsWhole) {
+  const std::vector<std::string> parts = {"{\"arguments\":{\"a\":\"b\"}",
+                                          "{\"parameters\":{}",
+                                          "{\"name\":\"x\"",
+                                          "\"arguments\":{}",
+                                          "\"arguments\":\"{}\"",
+                                          "\"name\":\"weather\"",
+                                          "\"name\":3",
+                                          "}",
+                                          ",",
+                                          "[",
+                                          "]",
+                                          "weather\n",
+                                          "{}",
+                                          "<tool_call>",
+                                          "[TOOL_CALLS]",
+                                          "<|python_tag|>",
+                                          "<|tool_call|>",
+                                          "<|assistant|>",
+                                          "<function=weather>",
+                                          "<parameter=a>"};
+  Philox random(5);
+  int plain = 0;
+  for (const std::string& format : reply_formats()) {
+    for (int i = 0; i < 400; ++i) {
+      std::string text;
+      for (uint64_t n = 1 + random.below(6); n > 0; --n) text += parts[random.below(parts.size())];
+      const std::string got = whole({.format = format}, text);
+      if (got.find("||") != std::string::npos) continue;  // a call
+      EXPECT_EQ(got, text + "|") << format;
+      ++plain;
+    }
+  }
+  EXPECT_GT(plain, 1000);
+}
+
 TEST(ReplyParser, StreamsReasoningTextAndArgumentsAsTheyCome) {
   const auto parser = make_reply_parser({.format = "qwen3_coder", .in_reasoning = true}, Json::parse(kTools));
   const auto push = [&](std::string_view text) {
@@ -267,6 +337,12 @@ TEST(ReplyParser, ReasoningOfThePrompt) {
   EXPECT_FALSE(opens_reasoning(""));
 }
 
+TEST(ReplyParser, FormatsThatTemplatesShow) {
+  EXPECT_EQ(find_reply_format("{{ '<|tool_call|>' }}"), "granite");
+  EXPECT_EQ(find_reply_format("{% if m.role == 'observation' %}<|observation|>{% endif %}"), "glm4_json");
+  EXPECT_EQ(find_reply_format("<|observation|><arg_key>"), "glm4");
+}
+
 TEST(ReplyParser, DeepValuesAreNoCalls) {
   const std::string open(200, '['), close(200, ']');
   const std::string deep = "[TOOL_CALLS]f{\"a\": " + open + close + "}";
@@ -281,7 +357,9 @@ TEST(ReplyParser, UnknownFormatNamesThoseThereAre) {
     make_reply_parser({.format = "hermess"}, Json::array());
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.message(), "tool call format 'hermess': there are hermes, llama3_json, mistral, qwen3_coder, glm4");
+    EXPECT_EQ(
+        error.message(),
+        "tool call format 'hermess': there are hermes, llama3_json, mistral, granite, qwen3_coder, glm4, glm4_json");
   }
 }
 

@@ -18,6 +18,10 @@ class ToolTable {
   // {type, function: {name, parameters}}, {name, parameters} or {name, input_schema} each; what has no name is skipped.
   explicit ToolTable(const nlohmann::ordered_json& tools);
   bool has(std::string_view function) const { return types_.find(function) != types_.end(); }
+  bool begins(std::string_view text) const {  // the name of a function
+    const auto found = types_.lower_bound(text);
+    return found != types_.end() && found->first.starts_with(text);
+  }
   // Bits; kJsonAny for what is not declared.
   uint8_t types(std::string_view function, std::string_view parameter) const;
 
