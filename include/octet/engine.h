@@ -98,7 +98,7 @@ struct GenerationRequest {
   std::vector<int32_t> prompt_ids = {};  // instead of prompt
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;  // 0: nothing is sampled
-  int64_t min_tokens = 0;    // end tokens and stop ids are forbidden before this many
+  int64_t min_tokens = 0;    // end tokens and stop ids are forbidden before this many, stop strings end no text in them
   int64_t n = 1;             // sequences sampled from the prompt, or the best texts of a beam search
   // Beam search of this width, at most kMaxBeams; 0: sampling. The texts come at its end, best first. Takes stop_ids,
   // min_tokens, logit_bias and masks, no stop strings and no other sampling options; it has no drafts.
@@ -109,7 +109,7 @@ struct GenerationRequest {
   // As logprobs, of every token of the prompt but the first; for n = 1. The prompt is computed without the prefix
   // cache, in chunks of as many tokens as a step has rows to sample (max_sequences, less the texts that decode).
   int64_t prompt_logprobs = -1;
-  std::vector<std::string> stop = {};  // stop strings; not part of the output,
+  std::vector<std::string> stop = {};  // stop strings, or special tokens by their text; not part of the output,
   bool include_stop = false;           // unless this is set
   std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output
   bool ignore_eos = false;

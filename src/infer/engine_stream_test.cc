@@ -126,6 +126,12 @@ TEST(EngineStream, TheLastEventSaysWhatStoppedTheText) {
   EXPECT_EQ(text.stop, by_string.stop[1]);
   EXPECT_EQ(text.stop_id, -1);
   EXPECT_EQ(text.text, whole.text.substr(0, whole.text.find(text.stop)));
+  // Stop strings count behind the first min_tokens.
+  GenerationRequest later = by_string;
+  later.min_tokens = std::ssize(text.ids) + 2;
+  const Collected kept = collect_one(engine->submit(later));
+  EXPECT_GT(std::ssize(kept.ids), later.min_tokens);
+  EXPECT_TRUE(kept.text.starts_with(whole.text.substr(0, static_cast<size_t>(later.min_tokens))));
   by_string.include_stop = true;
   text = collect_one(engine->submit(by_string));
   EXPECT_EQ(text.text, whole.text.substr(0, whole.text.find(text.stop)) + text.stop);

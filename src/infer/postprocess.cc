@@ -64,6 +64,8 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
   if (std::ranges::find(request.end_ids, id) != request.end_ids.end()) {
     sequence.news.finished = FinishReason::kStop;
     sequence.news.stop_id = id;
+    for (const auto& [token, text] : request.stop_tokens)
+      if (token == id) sequence.news.stop = text, sequence.news.stop_id = -1;
     return FinishReason::kStop;
   }
   ++sequence.generated;
@@ -136,10 +138,12 @@ void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind
 // Appends the text of the new ids; true when a stop string ended it.
 bool Postprocess::add_text(RequestText& sequence) {
   GenerationEvent& news = sequence.news;
+  const int64_t min_tokens = sequence.request->asked.min_tokens;  // stop strings are behind their text
   for (size_t i = 0; i < news.ids.size(); ++i) {
     if (news.ids[i] >= tokenizer_vocab_) continue;
     std::string text = sequence.decoder->push(news.ids[i]);
-    news.text += sequence.stops.empty() ? std::move(text) : sequence.stops.push(text);
+    const bool early = sequence.generated - (std::ssize(news.ids) - 1 - static_cast<int64_t>(i)) <= min_tokens;
+    news.text += sequence.stops.empty() || early ? std::move(text) : sequence.stops.push(text);
     if (!sequence.stops.stopped()) continue;
     news.ids.resize(i + 1);
     if (!news.logprobs.empty()) news.logprobs.resize(i + 1), news.top.resize(i + 1);
@@ -151,8 +155,10 @@ bool Postprocess::add_text(RequestText& sequence) {
 // Appends text held back as a possible part of a character or stop string.
 void Postprocess::finish_text(RequestText& sequence) {
   std::string text = sequence.decoder->finish();
-  sequence.news.text += sequence.stops.push(text);
+  const GenerationRequest& asked = sequence.request->asked;
+  sequence.news.text += sequence.generated <= asked.min_tokens ? std::move(text) : sequence.stops.push(text);
   if (!sequence.stops.stopped()) sequence.news.text += sequence.stops.finish();
+  if (asked.include_stop && sequence.news.stop_id < 0) sequence.news.text += sequence.news.stop;
 }
 
 void Postprocess::deliver(double now, std::vector<RequestText*>& stopped) {

@@ -106,6 +106,13 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   request->end_ids = asked.stop_ids;
   if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
+  // A special token has no text that a stop string is looked for in.
+  if (const Tokenizer* tokenizer = model.tokenizer)
+    for (const AddedToken& token : tokenizer->added_tokens())
+      if (token.special && std::ranges::find(asked.stop, token.text) != asked.stop.end()) {
+        request->stop_tokens.emplace_back(token.id, token.text);
+        request->end_ids.push_back(token.id);
+      }
   const auto ends = std::ssize(request->end_ids);
   check(asked.beams == 0 || asked.beams + ends <= kTopLogprobs, ErrorCode::kInvalidArgument,
         "{} beams and {} tokens that end a text: want at most {} together", asked.beams, ends, kTopLogprobs);

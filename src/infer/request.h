@@ -73,10 +73,11 @@ struct Request {
   std::vector<int32_t> prompt = {};  // moved to the scheduler when it admits the request
   int64_t prompt_tokens = 0;
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
-  bool adjusts = false;               // has biases, penalties or min_tokens
-  int64_t adjusted = 0;               // number of logits adjusted for a sequence's first token,
-  int64_t max_adjusted = 0;           // and the maximum for any of its tokens
-  bool text_start = true;             // the prompt has special tokens only
+  std::vector<std::pair<int32_t, std::string>> stop_tokens = {};  // of end_ids: special tokens that are stop strings
+  bool adjusts = false;                                           // has biases, penalties or min_tokens
+  int64_t adjusted = 0;      // number of logits adjusted for a sequence's first token,
+  int64_t max_adjusted = 0;  // and the maximum for any of its tokens
+  bool text_start = true;    // the prompt has special tokens only
   std::shared_ptr<StreamState> stream = {};
   std::optional<BeamSearch> search = {};    // none: its texts are sampled
   std::vector<RequestText> sequences = {};  // n, or the beams: of these the first n give texts, the others are closed
