@@ -4,14 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "chat/reply_parser.h"
 #include "serve/guided.h"
 
@@ -72,35 +75,74 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
   if (config.contains("top_k") && !config["top_k"].is_null()) sampling.top_k = json_get<int64_t>(config, "top_k", path);
 }
 
-void read_chat(const std::string& folder, const std::string& file, ApiModel& model) {
-  const std::string config_path = folder + "/tokenizer_config.json";
-  const nlohmann::json config =
-      path_exists(config_path) ? parse_json(read_file(config_path), config_path) : nlohmann::json::object();
-  nlohmann::ordered_json trusted = nlohmann::ordered_json::object();
-  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
-    const nlohmann::json token = config.contains(key) && config[key].is_object()
-                                     ? config[key].value("content", nlohmann::json())
-                                 : config.contains(key) ? config[key]
-                                                        : nlohmann::json();
-    if (token.is_string()) trusted[key] = token.get<std::string>();
-  }
-  model.trusted = trusted.dump();
-  std::string path = file.empty() ? folder + "/chat_template.jinja" : file, source;
-  if (!file.empty() || path_exists(path)) {
-    source = read_file(path);
-  } else if (path = config_path; config.contains("chat_template")) {
-    const nlohmann::json& given = config["chat_template"];
-    if (given.is_string()) source = given.get<std::string>();
-    if (given.is_array())  // several, by name
-      for (const nlohmann::json& one : given)
-        if (one.value("name", "") == "default") source = one.value("template", "");
-  }
-  if (source.empty()) return;
-  model.chat = std::make_shared<ChatTemplate>(source, path);
-  model.reply_format = find_reply_format(source);
+namespace {
+
+nlohmann::json read_object(const std::string& path) {
+  nlohmann::json object = path_exists(path) ? parse_json(read_file(path), path) : nlohmann::json::object();
+  check(object.is_object(), ErrorCode::kInvalidArgument, "{} is no JSON object", path);
+  return object;
 }
 
-void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+// The template called this, as transformers finds it: a file of its own, else in tokenizer_config.json, where one that
+// has no name is the default. Empty: there is none. `path` becomes where it is.
+std::string find_template(const std::string& name, const std::string& folder, const nlohmann::json& config,
+                          std::string& path) {
+  const bool is_default = name == "default";
+  path = folder + (is_default ? "/chat_template.jinja" : "/additional_chat_templates/" + name + ".jinja");
+  if (path_exists(path)) return read_file(path);
+  path = folder + "/tokenizer_config.json";
+  const nlohmann::json given = config.value("chat_template", nlohmann::json());
+  if (given.is_string() && is_default) return given.get<std::string>();
+  if (given.is_array())
+    for (const nlohmann::json& one : given)
+      if (one.value("name", "") == name) return one.value("template", "");
+  return {};
+}
+
+}  // namespace
+
+void read_chat(const std::string& folder, const std::string& file, ApiModel& model) {
+  const nlohmann::json config = read_object(folder + "/tokenizer_config.json");
+  const nlohmann::json special = read_object(folder + "/special_tokens_map.json");
+  nlohmann::ordered_json trusted = nlohmann::ordered_json::object();
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"}) {
+    for (const nlohmann::json* file : {&special, &config}) {
+      nlohmann::json token = file->value(key, nlohmann::json());
+      if (token.is_object()) token = token.value("content", nlohmann::json());
+      if (token.is_string()) trusted[key] = token.get<std::string>();
+    }
+  }
+  model.trusted = trusted.dump();
+  std::string path = file;
+  const std::string source = file.empty() ? find_template("default", folder, config, path) : read_file(file);
+  if (!source.empty()) {
+    model.chat = std::make_shared<ChatTemplate>(source, path);
+    model.reply_format = find_reply_format(source);
+  }
+  if (!file.empty()) return;
+  const std::string with_tools = find_template("tool_use", folder, config, path);
+  if (with_tools.empty()) return;
+  model.tool_chat = std::make_shared<ChatTemplate>(with_tools, path);
+  if (!model.chat) model.chat = model.tool_chat;
+  model.reply_format = find_reply_format(with_tools);
+}
+
+std::vector<int32_t> encode_prompt(Fields& fields, const std::string& text, bool begin, const ApiModel& model,
+                                   int64_t kept, int64_t enough) {
+  const Tokenizer& tokenizer = *model.tokenizer;
+  const bool special = fields.flag("parse_special").value_or(true);
+  std::vector<int32_t> ids = encode_within(
+      text, {.parse_special = special, .add_bos = begin && tokenizer.adds_bos(), .enough = enough}, model, kept);
+  static std::atomic<bool> told = false;
+  if (ids.size() > 1 && ids[0] == tokenizer.bos_id() && ids[1] == ids[0] && begin && !told.exchange(true))
+    log_warning(
+        "a prompt spells the begin token '{}', which stands before it anyway: it has two (leave it out, or set "
+        "add_special_tokens to false)",
+        token_text(tokenizer, ids[0]));
+  return ids;
+}
+
+TextGuide read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   SamplingOptions& sampling = request.sampling;
   if (!fields.flag("use_beam_search").value_or(false)) sampling = model.sampling;
   sampling.temperature = fields.number("temperature", 0, 100).value_or(sampling.temperature);
@@ -144,7 +186,7 @@ void read_generation(Fields& fields, const ApiModel& model, const std::string& k
   for (const char* key : {"include_reasoning", "separate_reasoning"})
     if (!fields.flag(key).value_or(true)) fields.fail(key, "reasoning is always told apart");
   read_beams(fields, model, request);
-  read_guide(fields, model, key, request);
+  return read_guide(fields, model, key);
 }
 
 ApiError too_long(int64_t tokens, const ApiModel& model, bool more) {
@@ -207,8 +249,8 @@ const char* finish_name(FinishReason reason) {
 
 ApiError api_error(const GenerationEvent& event) {
   switch (event.error_kind) {
-    case ErrorKind::kInvalid:
-    case ErrorKind::kTooLong: return ApiError(event.error, {}, 400, error_kind_name(event.error_kind));
+    case ErrorKind::kTooLong: return ApiError(event.error, {}, 400, "context_length_exceeded");
+    case ErrorKind::kInvalid: return ApiError(event.error, {}, 400, error_kind_name(event.error_kind));
     case ErrorKind::kQueueFull:
     case ErrorKind::kDevice: return ApiError(event.error, {}, 503, error_kind_name(event.error_kind));
     case ErrorKind::kLate: return ApiError(event.error, {}, 504, error_kind_name(event.error_kind));

@@ -26,8 +26,10 @@ struct ApiModel {
   std::vector<std::string> names;                    // the first is the one that replies give
   SamplingOptions sampling;                          // where a request says nothing
   std::shared_ptr<const ChatTemplate> chat;          // none: no chat
+  std::shared_ptr<const ChatTemplate> tool_chat;     // of requests with tools; none: `chat`
   std::shared_ptr<TemplateCache> request_templates;  // none: requests bring no templates of their own
   std::string reply_format;                          // of tool calls, of reply_formats(); empty: none are parsed
+  bool open_tool_schemas = false;                    // objects of tools' schemas are not closed
   std::string trusted = "{}";             // JSON of what a template reads beside requests: bos_token, eos_token
   std::shared_ptr<const TokenTrie> trie;  // of guides
   std::shared_ptr<GuideCache> guides = std::make_shared<GuideCache>();
@@ -44,18 +46,34 @@ struct ApiModel {
 // Defaults of sampling that a model's folder names in generation_config.json, where it has one. Throws as parse_json.
 void read_generation_config(const std::string& folder, SamplingOptions& sampling);
 
-// Fills chat, reply_format and trusted from a model's folder (chat_template.jinja, tokenizer_config.json), the template
-// from `file` where it is not empty. Throws as ChatTemplate.
+// Fills chat, tool_chat, reply_format and trusted from a model's folder (chat_template.jinja,
+// additional_chat_templates/, tokenizer_config.json, special_tokens_map.json), the template from `file` where it is not
+// empty. Throws as ChatTemplate.
 void read_chat(const std::string& folder, const std::string& file, ApiModel& model);
 
+// What a request's texts are guided by.
+struct TextGuide {
+  std::shared_ptr<const Guide> guide = {};  // none: they are free
+  bool answer = false;                      // it is of the answer: tools may be called instead
+};
+
 // Reads what all wire forms say alike: temperature, top_p, top_k, min_p, penalties, seed, stop, n, logit_bias,
-// min_tokens, priority, cache_salt ... and refuses by name what is not served. `key`: the API key's name.
-void read_generation(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request);
+// min_tokens, priority, cache_salt ... and refuses by name what is not served. `key`: the API key's name. The guide is
+// not yet the request's.
+[[nodiscard]] TextGuide read_generation(Fields& fields, const ApiModel& model, const std::string& key,
+                                        GenerationRequest& request);
+
+// Ids of a raw prompt. Special tokens that it spells are recognised unless field parse_special is false. `begin`: as
+// the model was trained, with a begin token. A second one, which the text spells, is told once in the log. `kept` and
+// `enough`: as in encode_within().
+std::vector<int32_t> encode_prompt(Fields& fields, const std::string& text, bool begin, const ApiModel& model,
+                                   int64_t kept = 0, int64_t enough = 0);
 
 // Reads use_beam_search, best_of, length_penalty and early_stopping, after the other fields of sampling.
 void read_beams(Fields& fields, const ApiModel& model, GenerationRequest& request);
 
-// ApiError of a prompt that the context has no room for; `more`: it has more tokens than these, uncounted.
+// Of a prompt that leaves no room in the context: the words and the code that OpenAI's, Anthropic's and vLLM's clients
+// look for; `more`: it has more tokens than these, uncounted.
 ApiError too_long(int64_t tokens, const ApiModel& model, bool more = false);
 // truncate_prompt_tokens: of prompts that are longer the last tokens are kept, at most so many; 0: they are refused.
 int64_t read_kept(Fields& fields, const ApiModel& model);

@@ -1,5 +1,7 @@
 #include "serve/chat.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "base/json.h"
@@ -143,7 +145,7 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_generation(fields, model, asked.key, request);
+  const TextGuide guide = read_generation(fields, model, asked.key, request);
   ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool logprobs = fields.flag("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, 20);
@@ -160,11 +162,12 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   std::string echo;
   if (fields.flag("echo").value_or(false) && last.at("role") == "assistant" && last.contains("content"))
     if (last["content"].is_string()) echo = last["content"].get<std::string>();
-  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, guide, request);
   request.prompt_logprobs = options.prompt_logprobs;
   ChoiceJob::check_scores(fields, "prompt_logprobs", request, request.prompt_ids.size());
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
+  std::ranges::copy(form.ignored, std::back_inserter(prepared.unknown));
   prepared.job = std::make_shared<Chat>(model, options, std::move(reply), form, request, std::move(echo));
   prepared.job->priority = request.priority;
   return prepared;

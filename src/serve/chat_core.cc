@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -76,34 +77,119 @@ bool is_strict(const Json& tool) {
   return function.is_object() && function.value("strict", Json()) == true;
 }
 
-// Calls that must come, must fit their schema or must be one alone are guided. Another guide of the request leaves no
-// room for calls.
-void guide_calls(const ChatInput& input, const ReplyOptions& reply, const ApiModel& model, const std::string& key,
-                 GenerationRequest& request) {
+// Calls that must come, must fit their schema or must be one alone are guided. Where the answer is guided, it or calls
+// come; structured_outputs guides all of a reply that need not be calls.
+void guide_reply(const ChatInput& input, const ReplyOptions& reply, const TextGuide& guide, const ApiModel& model,
+                 const std::string& key, GenerationRequest& request) {
   const ToolChoice& choice = input.choice;
-  if (!choice.required) {
-    const bool guided = !choice.parallel || std::ranges::any_of(input.tools, is_strict);
-    if (!guided || reply.format.empty() || request.mask) return;
+  std::vector<GuideUse> guides;
+  if (guide.guide && !choice.required) {
+    guides.push_back({guide.guide});
+    if (reply.in_reasoning) guides[0].thought = reply.format.empty() ? "" : call_tag(reply.format);
   }
+  const bool held = !choice.parallel || std::ranges::any_of(input.tools, is_strict);
+  const bool calls = guide.guide ? guide.answer : held;
+  if (!choice.required && (!calls || reply.format.empty())) return set_guides(guides, model, request);
   const auto refuse = [](const std::string& why) { throw ApiError("tool_choice: " + why, "tool_choice"); };
   if (input.tools.empty()) refuse("a call is required, but there are no tools");
   if (reply.format.empty())
     refuse("a call is required, but this model's template shows no form of calls (name one by --tool-calls)");
-  if (request.mask) refuse("a call is required, but structured_outputs or a format says another reply");
   const CallRules rules{.format = reply.format,
                         .required = choice.required,
+                        .calls_only = !guides.empty(),
                         .only = choice.only,
                         .parallel = choice.parallel,
-                        .reasoning = reply.reasoning,
+                        // No tokens are spent on thinking that the prompt has not opened.
+                        .reasoning = reply.reasoning && guides.empty() && !choice.required,
+                        .open_objects = model.open_tool_schemas,
                         .in_reasoning = reply.in_reasoning};
   const auto make = [&](const GuideLimits& limits) { return call_guide(rules, input.tools, limits); };
-  const Json source = {rules.format,    rules.required,     rules.only, rules.parallel,
-                       rules.reasoning, rules.in_reasoning, input.tools};
+  const Json source = {rules.format,   rules.required,  rules.calls_only,   rules.only,
+                       rules.parallel, rules.reasoning, rules.in_reasoning, input.tools};
   try {
-    set_guide(find_guide(model, key, "calls", source.dump(), make), model, request);
+    guides.push_back({find_guide(model, key, "calls", source.dump(), make)});
   } catch (const Error& error) {
     throw ApiError("tools: " + error.message(), "tools");
   }
+  set_guides(guides, model, request);
+}
+
+// A template that does not know developers takes their messages as the system's; behind a leading system message they
+// are part of it.
+void take_developers(Json& messages) {
+  Json all = Json::array();
+  for (Json& message : messages) {
+    const bool developer = message["role"] == "developer";
+    if (developer) message["role"] = "system";
+    if (!developer || all.size() != 1 || all[0]["role"] != "system") {
+      all.push_back(std::move(message));
+      continue;
+    }
+    Json& first = all[0]["content"];
+    Json& more = message["content"];
+    if (first.is_string() && more.is_string()) {
+      first.get_ref<std::string&>() += "\n\n" + more.get<std::string>();
+      continue;
+    }
+    Json parts = Json::array();
+    for (Json* content : {&first, &more}) {
+      if (content->is_string()) parts.push_back({{"type", "text"}, {"text", *content}});
+      if (content->is_array()) parts.insert(parts.end(), content->begin(), content->end());
+    }
+    first = std::move(parts);
+  }
+  messages = std::move(all);
+}
+
+// Whether the template writes messages of this role, or raises an error for them, wherever they stand.
+bool takes_role(const ChatTemplate& chat, const std::string& role, const Json& trusted) {
+  const std::string mark = make_id("content-");
+  const auto message = [](const char* role) { return Json{{"role", role}, {"content", "a"}}; };
+  const Json own = {{"role", role}, {"content", mark}, {"name", "f"}, {"tool_call_id", "000000000"}};
+  for (const Json& messages : {Json::array({own}), Json::array({message("user"), own}),
+                               Json::array({message("user"), message("assistant"), own})}) {
+    const Json bindings = {{"messages", messages_for_template(messages, chat.message_form())},
+                           {"tools", nullptr},
+                           {"add_generation_prompt", true}};
+    try {
+      if (chat.render(bindings, trusted, 0).text.find(mark) != std::string::npos) return true;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void check_roles(const Json& messages, const ChatTemplate& chat, const Json& trusted) {
+  std::set<std::string> known = {"user"};
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = messages[i]["role"].get<std::string>();
+    if (!known.insert(role).second || chat.spells(role) || takes_role(chat, role, trusted)) continue;
+    const std::string name = fmt::format("messages[{}].role", i);
+    throw ApiError(fmt::format("{}: the chat template leaves out messages of role '{}'", name, role.substr(0, 60)),
+                   name);
+  }
+}
+
+// The tags of thoughts that the last message spells, its text at the prompt's end: tokens, as where the template writes
+// them. Whether the thought is open.
+bool find_thoughts(size_t text_size, RenderedPrompt& prompt) {
+  const size_t begin = prompt.text.size() - std::min(text_size, prompt.text.size());
+  std::vector<TextRange> all = std::move(prompt.from_template);
+  for (const std::string_view tag : {"<think>", "</think>"})
+    for (size_t at = begin; (at = prompt.text.find(tag, at)) != std::string::npos; at += tag.size())
+      all.push_back({at, at + tag.size()});
+  std::ranges::sort(all, {}, &TextRange::begin);
+  prompt.from_template.clear();
+  for (const TextRange& range : all) {
+    if (prompt.from_template.empty() || prompt.from_template.back().end < range.begin)
+      prompt.from_template.push_back(range);
+    else
+      prompt.from_template.back().end = std::max(prompt.from_template.back().end, range.end);
+  }
+  const std::string_view last = std::string_view(prompt.text).substr(begin);
+  const size_t opened = last.rfind("<think>"), closed = last.rfind("</think>");
+  return opened != last.npos && (closed == last.npos || closed < opened);
 }
 
 }  // namespace
@@ -147,47 +233,63 @@ ChatInput read_chat_input(Fields& fields, const ApiModel& model) {
 }
 
 ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most) {
-  const ChatTemplate* chat = input.own_template ? input.own_template.get() : model.chat.get();
+  const std::shared_ptr<const ChatTemplate>& own =
+      !input.tools.empty() && model.tool_chat ? model.tool_chat : model.chat;
+  const ChatTemplate* chat = input.own_template ? input.own_template.get() : own.get();
   if (chat == nullptr) throw ApiError("this model has no chat template (give one by --chat-template)");
   Json bindings = Json::object();
   bindings["messages"] = nullptr;
   bindings["tools"] = input.tools.empty() ? Json() : input.tools;
   bindings["add_generation_prompt"] = input.generation_prompt;
+  ChatPrompt out;
   for (const auto& [name, value] : input.settings.items()) {
-    if (bindings.contains(name) || !chat->variables().contains(name))
-      throw ApiError(fmt::format("chat_template_kwargs.{}: the template has no such setting", name),
+    if (name == "messages" || name == "tools" || name == "add_generation_prompt")
+      throw ApiError(fmt::format("chat_template_kwargs.{}: want it as a field of the request", name),
                      "chat_template_kwargs");
-    bindings[name] = value;
+    if (chat->variables().contains(name))
+      bindings[name] = value;
+    else
+      out.ignored.push_back("chat_template_kwargs." + name);
   }
   try {
+    const Json trusted = Json::parse(model.trusted);
     Json messages = input.messages;
+    if (!chat->spells("developer")) take_developers(messages);
+    check_roles(messages, *chat, trusted);
     const std::string mark = make_id("goes-on-") + " ";
+    size_t text_size = 0;
     if (input.continue_final) {
       Json* text = last_text(messages);
       if (text == nullptr) throw ApiError("continue_final_message: the last message has no text", "messages");
+      text_size = text->get_ref<const std::string&>().size();
       *text = text->get<std::string>() + mark;
     }
+    const bool goes_on = input.continue_final && messages.back()["role"] == "assistant";
     bindings["messages"] = messages_for_template(std::move(messages), chat->message_form());
-    RenderedPrompt prompt = chat->render(bindings, Json::parse(model.trusted), static_cast<double>(unix_seconds()));
+    RenderedPrompt prompt = chat->render(bindings, trusted, static_cast<double>(unix_seconds()));
     if (input.continue_final) cut_behind(mark, prompt);
-    return {prompt.text,
-            encode_within(prompt.text, {.parse_special = true, .enough = most, .added_in = &prompt.from_template},
-                          model, input.kept)};
+    out.in_reasoning = (goes_on && find_thoughts(text_size, prompt)) || opens_reasoning(prompt.text);
+    out.ids = encode_within(prompt.text, {.parse_special = true, .enough = most, .added_in = &prompt.from_template},
+                            model, input.kept);
+    out.text = std::move(prompt.text);
+    return out;
   } catch (const Error& error) {
     throw ApiError(error.message(), "messages");
   }
 }
 
 ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, const std::string& key,
-                       std::optional<int64_t> max_tokens, GenerationRequest& request) {
+                       std::optional<int64_t> max_tokens, const TextGuide& guide, GenerationRequest& request) {
   const ChatPrompt prompt = render(input, model);
+  const int64_t room = model.engine->context() - std::ssize(prompt.ids);
+  if (room < 1) throw too_long(std::ssize(prompt.ids), model);
   request.prompt_ids = prompt.ids;
-  const int64_t room = model.engine->context() - static_cast<int64_t>(prompt.ids.size());
-  request.max_tokens = max_tokens.value_or(std::max<int64_t>(room, 1));
+  request.max_tokens = max_tokens.value_or(room);
   const bool calls = input.choice.calls && !input.tools.empty();
-  ReplyForm form{.options = {.format = calls ? model.reply_format : "", .in_reasoning = opens_reasoning(prompt.text)},
-                 .tools = calls ? input.tools : Json::array()};
-  guide_calls(input, form.options, model, key, request);
+  ReplyForm form{.options = {.format = calls ? model.reply_format : "", .in_reasoning = prompt.in_reasoning},
+                 .tools = calls ? input.tools : Json::array(),
+                 .ignored = prompt.ignored};
+  guide_reply(input, form.options, guide, model, key, request);
   // Marks of calls may be special tokens.
   if (!form.options.format.empty()) request.skip_special_tokens = false;
   return form;

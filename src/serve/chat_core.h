@@ -38,6 +38,8 @@ void check_messages(const nlohmann::ordered_json& messages, const std::string& n
 struct ChatPrompt {
   std::string text;
   std::vector<int32_t> ids;
+  bool in_reasoning = false;         // it ends inside of reasoning
+  std::vector<std::string> ignored;  // settings that the template does not name: "chat_template_kwargs.name"
 };
 // `most`: tokens, more are an error; 0: as many as the context has.
 ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most = 0);
@@ -46,12 +48,13 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most = 
 struct ReplyForm {
   ReplyOptions options;
   nlohmann::ordered_json tools;
+  std::vector<std::string> ignored = {};  // as of ChatPrompt
   std::unique_ptr<ReplyParser> parser() const { return make_reply_parser(options, tools); }
 };
 // Fills the prompt of a request whose sampling is read, its tokens at most (none: what the context has room for), and
-// what tool calls want of it. Throws ApiError.
+// its mask: what `guide` and tool calls want of it. Thinking that the prompt has opened is free. Throws ApiError.
 ReplyForm prepare_turn(const ChatInput& input, const ApiModel& model, const std::string& key,
-                       std::optional<int64_t> max_tokens, GenerationRequest& request);
+                       std::optional<int64_t> max_tokens, const TextGuide& guide, GenerationRequest& request);
 
 // A reply as blocks in turn, each begun, grown and ended.
 struct ReplyBlock {

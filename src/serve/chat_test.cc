@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "serve/chat_core.h"
 #include "serve/testing/tiny_server.h"
 
 namespace octet::serve {
@@ -104,7 +105,13 @@ TEST_F(ChatTest, TheTemplatesOwnSettingsMayBeGiven) {
   Json body = saying("x");
   body["chat_template_kwargs"] = {{"think", true}};
   EXPECT_EQ(chat(body, "/render").json()["prompt"], "<user>Hi<assistant><think>");
-  for (const char* name : {"messages", "nothing"}) {
+  body["chat_template_kwargs"] = {{"nothing", 1}};  // of another model's template
+  EXPECT_EQ(chat(body, "/render").json()["prompt"], "<user>Hi<assistant>");
+  const auto json = nlohmann::ordered_json::parse(body.dump());
+  Fields fields(json);
+  EXPECT_EQ(render(read_chat_input(fields, tiny_->model), tiny_->model).ignored,
+            std::vector<std::string>{"chat_template_kwargs.nothing"});
+  for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
     body["chat_template_kwargs"] = {{name, 1}};
     EXPECT_EQ(chat(body, "/render").status, 400) << name;
   }
@@ -162,7 +169,7 @@ TEST_F(ChatTest, GoesOnBehindTheLastMessage) {
   const Json parts = {{{"type", "text"}, {"text", "x"}}};
   EXPECT_EQ(prompt(saying_last(parts), kPlain), "<user>a</m><assistant>x");
   EXPECT_NE(prompt(saying_last(nullptr), kPlain).find("has no text"), std::string::npos);
-  EXPECT_NE(prompt(saying_last("b"), "nothing").find("does not write the last message"), std::string::npos);
+  EXPECT_NE(prompt(saying_last("b"), "{# 'assistant' #}").find("does not write the last message"), std::string::npos);
   EXPECT_NE(prompt(saying_last("b"), "{% for %}").find("chat_template"), std::string::npos);
 }
 
@@ -189,13 +196,12 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchemas) {
       {"type": "function", "function": {"name": "two", "parameters":
         {"type": "object", "properties": {"y": {"type": "boolean"}}, "required": ["y"], "additionalProperties": false}}}])");
   body["parallel_tool_calls"] = false;
-  // Arguments of the call by this seed, by the function's name; none: reasoning took all tokens.
+  // Arguments of the call by this seed, by the function's name: no tokens go to reasoning.
   const auto call = [&](int seed) -> std::map<std::string, Json> {
     body["seed"] = seed;
     const Answer answer = chat(body);
     EXPECT_EQ(answer.status, 200) << answer.body;
     const Json choice = answer.json()["choices"][0];
-    if (choice["finish_reason"] == "length") return {};
     EXPECT_EQ(choice["finish_reason"], "tool_calls");
     const Json calls = choice["message"]["tool_calls"];
     EXPECT_EQ(calls.size(), 1u) << choice;
@@ -220,7 +226,73 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchemas) {
   EXPECT_EQ(unknown.status, 400);
   EXPECT_NE(unknown.body.find("three"), std::string::npos) << unknown.body;
   body["tool_choice"] = "required", body["structured_outputs"] = {{"regex", "a"}};
-  EXPECT_NE(chat(body).body.find("says another reply"), std::string::npos);
+  EXPECT_EQ(call(1).size(), 1u);
+}
+
+// The format is of the answer: calls stay possible, and the only reply where one is required.
+TEST_F(ChatTest, AFormatGuidesTheAnswerBesideCalls) {
+  tiny_->model.reply_format = "llama3_json";
+  Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 2}};
+  body["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "get", "strict": true, "parameters":
+      {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}}}])");
+  body["response_format"] = Json::parse(R"({"type": "json_schema", "json_schema": {"name": "n", "schema":
+      {"type": "object", "properties": {"a": {"enum": [3, 4]}}, "required": ["a"], "additionalProperties": false}}})");
+  const auto calls = [&](const Json& choice) {
+    body["tool_choice"] = choice;
+    int count = 0;
+    for (int seed = 0; seed < 10; ++seed) {
+      body["seed"] = seed;
+      const Answer answer = chat(body);
+      EXPECT_EQ(answer.status, 200) << answer.body;
+      for (const Json& one : answer.json()["choices"]) {
+        const Json& message = one["message"];
+        const bool called = message.contains("tool_calls");
+        count += called;
+        EXPECT_EQ(one["finish_reason"], called ? "tool_calls" : "stop");
+        if (!called) EXPECT_TRUE(Json::parse(message["content"].get<std::string>()).contains("a")) << message;
+        if (called) EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "get");
+      }
+    }
+    return count;
+  };
+  const int mixed = calls("auto");
+  EXPECT_GT(mixed, 0);
+  EXPECT_LT(mixed, 20);
+  EXPECT_EQ(calls("required"), 20);
+  EXPECT_EQ(calls("none"), 0);
+}
+
+// Developers are the system's where the template does not know them; roles that it drops are refused.
+TEST_F(ChatTest, RolesAreTheTemplates) {
+  tiny_->model.request_templates = std::make_shared<TemplateCache>();
+  const auto prompt = [&](const std::vector<std::pair<const char*, Json>>& messages, const std::string& source) {
+    Json body = {{"chat_template", source}, {"messages", Json::array()}};
+    for (const auto& [role, content] : messages) body["messages"].push_back({{"role", role}, {"content", content}});
+    const Answer answer = chat(body, "/render");
+    return answer.status == 200 ? answer.json()["prompt"].get<std::string>()
+                                : answer.json()["error"]["message"].get<std::string>();
+  };
+  const std::string any = "{% for m in messages %}<{{ m.role }}>{{ m.content | replace('\\n', '/') }}{% endfor %}";
+  const std::string some =
+      "{% for m in messages %}{% if m.role == 'user' or m['role'] == \"system\" %}<{{ m.role }}>{{ m.content }}"
+      "{% endif %}{% endfor %}";
+  EXPECT_EQ(prompt({{"system", "a"}, {"developer", "b"}, {"user", "c"}, {"developer", "d"}}, any),
+            "<system>a//b<user>c<system>d");
+  EXPECT_EQ(prompt({{"developer", "a"}, {"user", "c"}}, some), "<system>a<user>c");
+  const Json part = {{{"type", "text"}, {"text", "b"}}};
+  EXPECT_EQ(prompt({{"system", "a"}, {"developer", part}, {"user", "c"}}, any), "<system>a/b<user>c");
+  EXPECT_EQ(prompt({{"developer", "a"}}, any + "{# 'developer' #}"), "<developer>a");
+  EXPECT_EQ(prompt({{"other", "a"}}, any), "<other>a");
+  EXPECT_NE(prompt({{"user", "a"}, {"tool", "b"}}, some).find("messages[1].role"), std::string::npos);
+  EXPECT_NE(prompt({{"user", "a"}, {"tool", "b"}}, some).find("'tool'"), std::string::npos);
+}
+
+TEST_F(ChatTest, RequestsWithToolsHaveATemplateOfTheirOwn) {
+  tiny_->model.tool_chat = std::make_shared<ChatTemplate>("{{ tools | length }} tools", "tool_use");
+  Json body = saying("x");
+  EXPECT_EQ(chat(body, "/render").json()["prompt"], "<user>Hi<assistant>");
+  body["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  EXPECT_EQ(chat(body, "/render").json()["prompt"], "1 tools");
 }
 
 TEST_F(ChatTest, PromptLogprobsAreAMemberOfTheReply) {

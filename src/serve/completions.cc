@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/json.h"
 #include "serve/choice_job.h"
+#include "serve/guided.h"
 
 namespace octet::serve {
 namespace {
@@ -15,8 +18,10 @@ using Json = nlohmann::ordered_json;
 
 class Completion final : public ChoiceJob {
  public:
-  Completion(const ApiModel& model, const Options& options, bool echo, HttpReply reply)
-      : ChoiceJob(model, options, std::move(reply), "cmpl-", "text_completion"), echo_(echo) {}
+  Completion(const ApiModel& model, const Options& options, bool echo, bool skip_special, HttpReply reply)
+      : ChoiceJob(model, options, std::move(reply), "cmpl-", "text_completion"),
+        echo_(echo),
+        skip_special_(skip_special) {}
 
   void set_prompts(std::vector<GenerationRequest> requests) {
     prompts = std::move(requests);
@@ -26,8 +31,14 @@ class Completion final : public ChoiceJob {
       const std::string echoed = echo_ ? text_of(prompt.prompt_ids) : "";
       first_.push_back(choices_.size());
       for (int64_t i = 0; i < prompt.n; ++i) {
-        choices_.push_back({.prompt = first_.size() - 1, .text = echoed});
-        if (echo_ && options_.logprobs >= 0) add_token(choices_.back(), {prompt.prompt_ids[0], kNoScore}, nullptr);
+        const bool text_start =
+            std::ranges::all_of(prompt.prompt_ids, [&](int32_t id) { return model_.tokenizer->is_special(id); });
+        choices_.push_back({.prompt = first_.size() - 1,
+                            .text = echoed,
+                            .decoder = StreamDecoder(*model_.tokenizer, text_start, skip_special_)});
+        if (!echo_ || options_.logprobs < 0) continue;
+        choices_.back().echo.emplace(*model_.tokenizer, /*text_start=*/true, skip_special_);
+        add_token(choices_.back(), {prompt.prompt_ids[0], kNoScore}, nullptr, *choices_.back().echo);
       }
     }
   }
@@ -41,7 +52,9 @@ class Completion final : public ChoiceJob {
     std::string text = {};  // not yet sent
     std::vector<int32_t> ids = {};
     Json logprobs = no_logprobs();
-    size_t length = 0;  // of the tokens' texts before these: their offsets
+    size_t length = 0;                       // characters of the text before the next token: its offset
+    std::optional<StreamDecoder> echo = {};  // of the prompt's text, until it is whole
+    StreamDecoder decoder;                   // as the engine's
     bool begun = false;
     GenerationEvent last = {};
   };
@@ -51,10 +64,14 @@ class Completion final : public ChoiceJob {
     return {{"text_offset", none}, {"token_logprobs", none}, {"tokens", none}, {"top_logprobs", none}};
   }
 
+  static size_t characters(std::string_view text) {
+    return static_cast<size_t>(std::ranges::count_if(text, [](char byte) { return (byte & 0xc0) != 0x80; }));
+  }
+
   // Ids beyond the tokenizer, rows of a padded vocabulary, have no text.
   std::string text_of(std::vector<int32_t> ids) const {
     std::erase_if(ids, [&](int32_t id) { return id >= model_.tokenizer->vocab_size(); });
-    return model_.tokenizer->decode(ids, /*skip_special=*/true);
+    return model_.tokenizer->decode(ids, skip_special_);
   }
 
   void on_news(size_t prompt, const GenerationEvent& event) override {
@@ -63,8 +80,12 @@ class Completion final : public ChoiceJob {
     choice.text += event.text;
     choice.ids.insert(choice.ids.end(), event.ids.begin(), event.ids.end());
     if (options_.prompt_logprobs >= 0) add_scores(event, scores_[prompt]);
-    if (echo_ && options_.logprobs >= 0) add_tokens(choice, event.prompt_logprobs, event.prompt_top);
-    if (options_.logprobs >= 0) add_tokens(choice, event.logprobs, event.top);
+    if (choice.echo) add_tokens(choice, event.prompt_logprobs, event.prompt_top, *choice.echo);
+    if (choice.echo && !event.logprobs.empty()) {
+      choice.length += characters(choice.echo->finish());
+      choice.echo.reset();
+    }
+    if (options_.logprobs >= 0) add_tokens(choice, event.logprobs, event.top, choice.decoder);
     if (options_.stream) {
       write(json(index, choice, event));
       choice.text.clear(), choice.ids.clear(), choice.logprobs = no_logprobs();
@@ -73,16 +94,17 @@ class Completion final : public ChoiceJob {
     }
   }
 
-  void add_tokens(Choice& choice, const Tokens& tokens, const std::vector<Tokens>& top) const {
-    for (size_t i = 0; i < tokens.size(); ++i) add_token(choice, tokens[i], i < top.size() ? &top[i] : nullptr);
+  void add_tokens(Choice& choice, const Tokens& tokens, const std::vector<Tokens>& top, StreamDecoder& decoder) const {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      add_token(choice, tokens[i], i < top.size() ? &top[i] : nullptr, decoder);
   }
 
   // The most likely tokens, and the one that came, as OpenAI gives them.
-  void add_token(Choice& choice, const TokenLogprob& token, const Tokens* top) const {
+  void add_token(Choice& choice, const TokenLogprob& token, const Tokens* top, StreamDecoder& decoder) const {
     const std::string text = token_text(*model_.tokenizer, token.id);
     choice.logprobs["tokens"].push_back(text), choice.logprobs["token_logprobs"].push_back(token.logprob);
     choice.logprobs["text_offset"].push_back(choice.length);
-    choice.length += text.size();
+    if (token.id < model_.tokenizer->vocab_size()) choice.length += characters(decoder.push(token.id));
     Json likely;  // null
     if (top != nullptr) {
       likely = Json::object();
@@ -111,7 +133,7 @@ class Completion final : public ChoiceJob {
     return body;
   }
 
-  const bool echo_;
+  const bool echo_, skip_special_;
   std::vector<std::vector<int32_t>> prompt_ids_;
   std::vector<Json> scores_;   // of each prompt
   std::vector<size_t> first_;  // choice of each prompt
@@ -126,7 +148,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
   const int64_t kept = read_kept(fields, model);
   std::vector<std::vector<int32_t>> prompts;
   const auto add_text = [&](const std::string& text) {
-    prompts.push_back(encode_within(text, {.add_bos = special && model.tokenizer->adds_bos()}, model, kept));
+    prompts.push_back(encode_prompt(fields, text, special, model, kept));
   };
   const auto add_ids = [&](const Json& list) {
     std::vector<int32_t>& ids = prompts.emplace_back();
@@ -159,10 +181,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
   }
   for (const auto& ids : prompts) {
     if (ids.empty()) throw ApiError("a prompt is empty: it has no token (give it at least one)", "prompt");
-    if (std::ssize(ids) >= model.engine->context())
-      throw ApiError(
-          fmt::format("a prompt has {} tokens and the context is {}: shorten it", ids.size(), model.engine->context()),
-          "prompt", 400, error_kind_name(ErrorKind::kTooLong));
+    if (std::ssize(ids) >= model.engine->context()) throw too_long(std::ssize(ids), model);
   }
   return prompts;
 }
@@ -173,7 +192,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request{.max_tokens = 16};
-  read_generation(fields, model, asked.key, request);
+  set_guide(read_generation(fields, model, asked.key, request), model, request);
   ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool echo = fields.flag("echo").value_or(false);
   options.logprobs = fields.integer("logprobs", 0, 20).value_or(-1);
@@ -193,7 +212,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
   }
   if (std::ssize(requests) * std::max(request.n, request.beams) > model.max_texts)
     fields.fail("n", fmt::format("{} prompts give more than {} texts", requests.size(), model.max_texts));
-  auto job = std::make_shared<Completion>(model, options, echo, std::move(reply));
+  auto job = std::make_shared<Completion>(model, options, echo, request.skip_special_tokens, std::move(reply));
   job->priority = request.priority;
   job->set_prompts(std::move(requests));
   prepared.job = std::move(job);

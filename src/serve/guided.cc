@@ -89,20 +89,31 @@ Guides format_guide(Fields& fields, const char* key, const Source& from, bool fl
   return guide_of(fields, key, from, "json", holder->at("schema"));
 }
 
-// One text under the guide: takes what was generated, then says what may come. What it took of a draft that turned out
+// One text under guides: takes what was generated, then says what may come. What it took of a draft that turned out
 // wrong it takes back.
 class Guided {
  public:
-  Guided(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends)
-      : state_(std::move(guide), std::move(trie)), ends_(std::move(ends)) {}
+  Guided(const std::vector<GuideUse>& guides, const std::shared_ptr<const TokenTrie>& trie, std::vector<int32_t> ends)
+      : ends_(std::move(ends)) {
+    for (const GuideUse& use : guides) ways_.push_back({GuideState(use.guide, trie, use.thought)});
+  }
 
   void mask(std::span<const int32_t> generated, std::span<uint32_t> allowed) {
     take(generated);
-    state_.mask(allowed);
+    const std::vector<uint32_t> given(allowed.begin(), allowed.end());
+    std::ranges::fill(allowed, 0u);
+    bool may_end = false;
+    for (Way& way : ways_) {
+      if (way.lost > 0) continue;
+      std::vector<uint32_t> bits = given;
+      way.state.mask(bits);
+      for (size_t i = 0; i < bits.size(); ++i) allowed[i] |= bits[i];
+      may_end |= way.state.may_end();
+    }
     for (const int32_t id : ends_) {
       uint32_t& word = allowed[static_cast<size_t>(id) / 32];
       const uint32_t bit = uint32_t{1} << (id % 32);
-      word = state_.may_end() ? word | bit : word & ~bit;
+      word = may_end ? word | bit : word & ~bit;
     }
     check(std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; }), ErrorCode::kInvalidArgument,
           "no token of the model's vocabulary goes on with the guided text as its guide wants it");
@@ -111,24 +122,44 @@ class Guided {
   // How many of the drafts fit behind what was generated.
   int64_t fits(std::span<const int32_t> generated, std::span<const int32_t> drafts) {
     take(generated);
-    const auto end = std::ranges::find_if_not(drafts, [this](int32_t draft) { return state_.accept(draft); });
-    state_.rollback(end - drafts.begin());
+    const auto end = std::ranges::find_if_not(drafts, [this](int32_t draft) { return accept(draft); });
+    rollback(end - drafts.begin());
     return end - drafts.begin();
   }
 
  private:
+  struct Way {
+    GuideState state;
+    int64_t lost = 0;  // tokens since the text does not fit this guide
+  };
+
+  bool accept(int32_t token) {
+    for (Way& way : ways_) way.lost += way.lost > 0 || !way.state.accept(token);
+    const bool fits = std::ranges::any_of(ways_, [](const Way& way) { return way.lost == 0; });
+    if (!fits) rollback(1);
+    return fits;
+  }
+
+  void rollback(int64_t tokens) {
+    for (Way& way : ways_) {
+      const int64_t lost = std::min(tokens, way.lost);
+      way.lost -= lost;
+      way.state.rollback(tokens - lost);
+    }
+  }
+
   void take(std::span<const int32_t> generated) {
     const auto [taken, next] = std::ranges::mismatch(taken_, generated);
-    state_.rollback(taken_.end() - taken);
+    rollback(taken_.end() - taken);
     taken_.erase(taken, taken_.end());
     for (const int32_t token : generated.subspan(taken_.size())) {
-      check(state_.accept(token), ErrorCode::kInternal, "token {} does not fit the guide", token);
+      check(accept(token), ErrorCode::kInternal, "token {} does not fit the guide", token);
       taken_.push_back(token);
     }
   }
 
-  GuideState state_;
-  const std::vector<int32_t> ends_;
+  std::vector<Way> ways_;
+  std::vector<int32_t> ends_;
   std::vector<int32_t> taken_;
 };
 
@@ -136,12 +167,13 @@ class Guided {
 // of another request, whose texts begin anew.
 class GuidedTexts {
  public:
-  GuidedTexts(Guides guide, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends, int64_t samples)
-      : guide_(std::move(guide)), trie_(std::move(trie)), ends_(std::move(ends)) {
-    for (int64_t i = 0; i < samples; ++i) texts_.emplace_back(guide_, trie_, ends_);
+  GuidedTexts(std::vector<GuideUse> guides, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends,
+              int64_t samples)
+      : guides_(std::move(guides)), trie_(std::move(trie)), ends_(std::move(ends)) {
+    for (int64_t i = 0; i < samples; ++i) texts_.emplace_back(guides_, trie_, ends_);
   }
   GuidedTexts(const GuidedTexts& other)
-      : GuidedTexts(other.guide_, other.trie_, other.ends_, std::ssize(other.texts_)) {}
+      : GuidedTexts(other.guides_, other.trie_, other.ends_, std::ssize(other.texts_)) {}
   GuidedTexts(GuidedTexts&&) = default;
 
   void operator()(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
@@ -152,7 +184,7 @@ class GuidedTexts {
   }
 
  private:
-  Guides guide_;
+  std::vector<GuideUse> guides_;
   std::shared_ptr<const TokenTrie> trie_;
   std::vector<int32_t> ends_;
   std::vector<Guided> texts_;
@@ -160,7 +192,8 @@ class GuidedTexts {
 
 }  // namespace
 
-void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& request) {
+void set_guides(const std::vector<GuideUse>& guides, const ApiModel& model, GenerationRequest& request) {
+  if (guides.empty()) return;
   if (request.ignore_eos || request.min_tokens > 0) {
     const std::string field = request.ignore_eos ? "ignore_eos" : "min_tokens";
     throw ApiError(field + ": a guided text ends where its guide does", field);
@@ -169,9 +202,13 @@ void set_guide(const Guides& guide, const ApiModel& model, GenerationRequest& re
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
   if (ends.empty()) throw ApiError("guided output wants a model with an end token");
   const int64_t texts = std::max(request.n, request.beams);
-  request.mask = GuidedTexts(guide, model.trie, ends, texts);
+  request.mask = GuidedTexts(guides, model.trie, ends, texts);
   if (!model.engine->options().draft.empty() && request.draft_tokens != 0)
-    request.fits = GuidedTexts(guide, model.trie, ends, texts);
+    request.fits = GuidedTexts(guides, model.trie, ends, texts);
+}
+
+void set_guide(const TextGuide& guide, const ApiModel& model, GenerationRequest& request) {
+  if (guide.guide) set_guides({{guide.guide}}, model, request);
 }
 
 Guides find_guide(const ApiModel& model, const std::string& key, const std::string& kind, const std::string& source,
@@ -179,12 +216,12 @@ Guides find_guide(const ApiModel& model, const std::string& key, const std::stri
   return model.guides->get(fmt::format("{} {} {} {}", key.size(), key, kind, source), make);
 }
 
-void read_guide(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+TextGuide read_guide(Fields& fields, const ApiModel& model, const std::string& key) {
   const Source from{model, key};
-  Guides guide = structured(fields, from);
+  TextGuide guide{structured(fields, from)};
   if (Guides format = format_guide(fields, "response_format", from, /*flat=*/false)) {
-    if (guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
-    guide = std::move(format);
+    if (guide.guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
+    guide = {std::move(format), /*answer=*/true};
   }
   // llama.cpp's and SGLang's; a grammar may also be an object as TGI has it.
   for (const auto& [field, kind] : {std::pair("grammar", "grammar"), std::pair("ebnf", "grammar"),
@@ -198,17 +235,17 @@ void read_guide(Fields& fields, const ApiModel& model, const std::string& key, G
   }
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
     fields.refuse(key, "want structured_outputs instead");
-  if (guide) set_guide(guide, model, request);
+  return guide;
 }
 
-void read_text_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+void read_text_format(Fields& fields, const ApiModel& model, const std::string& key, TextGuide& guide) {
   const nlohmann::ordered_json* text = fields.find("text");
   if (text == nullptr) return;
   Fields inner(*text, "text.");
-  const Guides guide = format_guide(inner, "format", {model, key}, /*flat=*/true);
-  if (!guide) return;
-  if (request.mask) inner.fail("format", "structured_outputs says another one: want one of them");
-  set_guide(guide, model, request);
+  Guides format = format_guide(inner, "format", {model, key}, /*flat=*/true);
+  if (!format) return;
+  if (guide.guide) inner.fail("format", "structured_outputs says another one: want one of them");
+  guide = {std::move(format), /*answer=*/true};
 }
 
 }  // namespace octet::serve

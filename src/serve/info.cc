@@ -72,8 +72,7 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
     const std::optional<std::string> prompt = fields.text("prompt");
     if (!prompt) fields.fail("prompt", "want a text, or messages");
     const bool special = fields.flag("add_special_tokens").value_or(true);
-    ids = model.tokenizer->encode(*prompt,
-                                  {.add_bos = special && model.tokenizer->adds_bos(), .enough = kMostTokens + 1});
+    ids = encode_prompt(fields, *prompt, special, model, 0, kMostTokens);
   }
   if (std::ssize(ids) > kMostTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMostTokens));
   Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};

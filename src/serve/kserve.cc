@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/json.h"
+#include "serve/guided.h"
 #include "serve/kserve_tensors.h"
 #include "serve/reply_job.h"
 #include "serve/token_rules.h"
@@ -233,7 +234,7 @@ std::vector<int32_t> read_prompt(Fields& fields, const ApiModel& model, std::str
   if (text.has_value() == (fields.find("input_ids") != nullptr))
     fields.fail("text_input", "want either text_input or input_ids");
   const int64_t kept = read_kept(fields, model);
-  if (text) ids = encode_within(*text, {.add_bos = model.tokenizer->adds_bos()}, model, kept);
+  if (text) ids = encode_prompt(fields, *text, /*begin=*/true, model, kept);
   if (kept > 0 && std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
   if (ids.empty()) throw ApiError("the prompt is empty: it has no token (give it at least one)", "text_input");
   const auto size = static_cast<int64_t>(ids.size());
@@ -273,8 +274,9 @@ Prepared prepare(Asked asked, const ApiModel& model, const std::string& key, boo
   }
   Fields fields(asked.fields);
   GenerationRequest request;
-  read_generation(fields, model, key, request);
+  const TextGuide guide = read_generation(fields, model, key, request);
   read_own(fields, model, stream, request);
+  set_guide(guide, model, request);
   std::string echo;
   request.prompt_ids = read_prompt(fields, model, echo);
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};

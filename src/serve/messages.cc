@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -148,7 +149,7 @@ class Message final : public ReplyJob, private BlockWatch {
 };
 
 // Fields of sampling that mean the same in all wire forms; OpenAI's other ones are unknown here.
-void read_sampling(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+TextGuide read_sampling(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
   Json known = {{"stop", fields.texts("stop_sequences", 16)}};
   for (const char* key : {"temperature",
                           "top_p",
@@ -173,11 +174,11 @@ void read_sampling(Fields& fields, const ApiModel& model, const std::string& key
                           "bad_words"})
     if (const Json* value = fields.find(key)) known[key] = *value;
   Fields inner(known);
-  read_generation(inner, model, key, request);
+  return read_generation(inner, model, key, request);
 }
 
 // {"type": "json_schema", "schema"}, in output_config as "format".
-void read_format(Fields& fields, const ApiModel& model, const std::string& key, GenerationRequest& request) {
+void read_format(Fields& fields, const ApiModel& model, const std::string& key, TextGuide& guide) {
   const Json* format = fields.find("output_format");
   std::string name = "output_format";
   if (const Json* config = fields.find("output_config")) {
@@ -189,11 +190,11 @@ void read_format(Fields& fields, const ApiModel& model, const std::string& key, 
   if (inner.text("type") != "json_schema") inner.fail("type", "want json_schema");
   const Json* schema = inner.find("schema");
   if (schema == nullptr || !schema->is_object()) inner.fail("schema", "want a JSON schema, an object");
-  if (request.mask) fields.fail("structured_outputs", name + " says another one: want one of them");
+  if (guide.guide) fields.fail("structured_outputs", name + " says another one: want one of them");
   const std::string source = schema->dump();
   const auto make = [&](const GuideLimits& limits) { return json_schema_guide(source, limits); };
   try {
-    set_guide(find_guide(model, key, "json", source, make), model, request);
+    guide = {find_guide(model, key, "json", source, make), /*answer=*/true};
   } catch (const Error& error) {
     throw ApiError(fmt::format("{}: {}", inner.name_of("schema"), error.message()), inner.name_of("schema"));
   }
@@ -205,8 +206,8 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_sampling(fields, model, asked.key, request);
-  read_format(fields, model, asked.key, request);
+  TextGuide guide = read_sampling(fields, model, asked.key, request);
+  read_format(fields, model, asked.key, guide);
   const bool stream = fields.flag("stream").value_or(false);
   const std::optional<int64_t> most = fields.integer("max_tokens", 1, std::numeric_limits<int32_t>::max());
   if (!most) fields.fail("max_tokens", "want how many tokens may be generated at most");
@@ -219,9 +220,10 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
     fields.refuse(key, "it is not of messages: output_config.format guides, there are no log-probabilities");
   fields.refuse("n", "one message is made", "1");
   const ChatInput input = read_messages_input(fields, model);
-  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, guide, request);
 
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
+  std::ranges::copy(form.ignored, std::back_inserter(prepared.unknown));
   prepared.job = std::make_shared<Message>(model, stream, std::move(reply), asked.id, form, std::move(request));
   return prepared;
 }

@@ -62,8 +62,7 @@ Json call_of(const Json& item, const std::string& name) {
 
 std::string role_of(const Json& item, const std::string& name) {
   std::string role = text_of(item, "role", name);
-  if (role == "developer") return "system";  // what templates call it
-  if (role != "user" && role != "system" && role != "assistant")
+  if (role != "user" && role != "system" && role != "assistant" && role != "developer")
     fail(name + ".role", fmt::format("'{}' is none of user, assistant, system and developer", role));
   return role;
 }

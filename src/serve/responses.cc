@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "base/json.h"
@@ -333,8 +335,8 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   Fields fields(asked.json);
   model.check_name(fields);
   GenerationRequest request;
-  read_generation(fields, model, asked.key, request);
-  read_text_format(fields, model, asked.key, request);
+  TextGuide guide = read_generation(fields, model, asked.key, request);
+  read_text_format(fields, model, asked.key, guide);
   if (request.n != 1) fields.fail("n", "a response is one text");
   refuse_what_is_not_served(fields);
   check_metadata(fields);
@@ -342,7 +344,7 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   request.logprobs = logprobs.value_or(-1);
   const auto most = fields.integer("max_output_tokens", 1, std::numeric_limits<int32_t>::max());
   const ChatInput input = read_response_input(fields, model, read_history(fields, asked.key, model));
-  const ReplyForm form = prepare_turn(input, model, asked.key, most, request);
+  const ReplyForm form = prepare_turn(input, model, asked.key, most, guide, request);
 
   ResponseOptions options{.stream = fields.flag("stream").value_or(false),
                           .logprobs = logprobs.has_value(),
@@ -353,6 +355,7 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
     if (fields.text("instructions")) options.messages.erase(0);
   }
   Prepared prepared{.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size()), .unknown = fields.unknown()};
+  std::ranges::copy(form.ignored, std::back_inserter(prepared.unknown));
   prepared.job = std::make_shared<ResponseJob>(model, std::move(options), std::move(reply), form, request);
   prepared.job->priority = request.priority;
   return prepared;

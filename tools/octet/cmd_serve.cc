@@ -34,7 +34,7 @@ struct Options {
   serve::ServerOptions server;
   double drain_delay = 0, drain_timeout = 30;
   int64_t responses = 0;  // kept for each key
-  bool trust_templates = false;
+  bool trust_templates = false, open_tool_schemas = false;
   int threads = 0;
 };
 
@@ -178,6 +178,7 @@ void run_serve(Options& options) {
   if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
   if (engine->encoder() == nullptr) model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;
+  model.open_tool_schemas = options.open_tool_schemas;
   if (options.responses > 0) model.responses = &responses;
   tell_start(model, plan, options.chat_template);
   server->open(model);
@@ -226,6 +227,8 @@ the access log.)");
       ->add_option("--tool-calls", options->reply_format,
                    "how the model writes them (default: found from the template)")
       ->check(CLI::IsMember(reply_formats()));
+  command->add_flag("--open-tool-schemas", options->open_tool_schemas,
+                    "arguments of tools may have members that their schemas do not name");
   command->add_option("--host", server.http.address, "address to listen at");
   command->add_option("--port", server.http.port, "port to listen at; 0 takes a free one")->check(CLI::Range(0, 65535));
   command->add_option("--uds", server.http.unix_socket, "a UNIX socket to listen at instead")->default_str("");
