@@ -228,10 +228,10 @@ TextGuide read_guide(Fields& fields, const ApiModel& model, const std::string& k
                                     std::pair("json_schema", "json"), std::pair("regex", "regex")}) {
     const nlohmann::ordered_json* value = fields.find(field);
     if (value == nullptr || *value == "") continue;
-    if (guide) fields.fail(field, "another field guides the text: want one of them");
-    guide = value->is_object() && std::string_view(field) == "grammar"
-                ? format_guide(fields, field, from, /*flat=*/false)
-                : guide_of(fields, field, from, kind, *value);
+    if (guide.guide) fields.fail(field, "another field guides the text: want one of them");
+    guide.guide = value->is_object() && std::string_view(field) == "grammar"
+                      ? format_guide(fields, field, from, /*flat=*/false)
+                      : guide_of(fields, field, from, kind, *value);
   }
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
     fields.refuse(key, "want structured_outputs instead");
