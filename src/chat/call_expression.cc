@@ -184,10 +184,7 @@ class Replies {
                      x_.alt(begins), x_.repeat(x_.bytes(~ByteSet()), 0, kUnbounded)}));
       return x_.alt({x_.both({x_.until({}, never), other}), x_.both({text_and_calls, other}), x_.concat(lead, bare)});
     };
-    // The parser reads a call inside of a thought.
-    std::vector<std::string> never = {tag};
-    if (rules_.format == "qwen3_coder") never.push_back("<function=");
-    const Expr thought = thought_expression(x_, std::move(never));
+    const Expr thought = thought_expression(x_);
     if (rules_.in_reasoning) return x_.concat(thought, rest({}));
     if (!rules_.reasoning) return rest({});
     return x_.alt({x_.concat({lead, mark(kThink), thought, rest({})}), rest({mark(kThink)})});
@@ -202,9 +199,7 @@ class Replies {
 
 }  // namespace
 
-Expr thought_expression(Expressions& x, std::vector<std::string> never) {
-  return x.until(spellings(kThinkEnd), std::move(never));
-}
+Expr thought_expression(Expressions& x) { return x.until(spellings(kThinkEnd), {}); }
 
 std::vector<std::string> spellings(std::string_view tag) { return {std::string(tag), kSpecialByte + std::string(tag)}; }
 

@@ -21,8 +21,7 @@ Expr call_expression(Expressions& x, std::unique_ptr<JsonSchema>& schema, const 
 // itself.
 Json with_closed_objects(const Json& schema);
 
-// The rest of a thought through </think>, which spells none of `never`.
-Expr thought_expression(Expressions& x, std::vector<std::string> never);
+Expr thought_expression(Expressions& x);  // the rest of a thought through </think>
 
 // A tag as bytes and as a special token.
 std::vector<std::string> spellings(std::string_view tag);

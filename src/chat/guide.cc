@@ -138,8 +138,7 @@ struct GuideState::Impl {
   }
 };
 
-GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie,
-                       const std::optional<std::string>& thought)
+GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie, bool thought)
     : impl_(std::make_unique<Impl>()) {
   impl_->guide = std::const_pointer_cast<Guide>(std::move(guide));  // what grows in it is behind its lock
   impl_->trie = std::move(trie);
@@ -148,8 +147,7 @@ GuideState::GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const
   const std::lock_guard lock(impl_->guide->lock_);
   Expressions& x = impl_->guide->expressions_;
   x.begin_work();
-  const std::vector<std::string> never(thought->empty() ? 0 : 1, *thought);
-  impl_->path.back() = x.concat({thought_expression(x, never), x.repeat(x.byte('\n'), 0, 2), impl_->guide->root_});
+  impl_->path.back() = x.concat({thought_expression(x), x.repeat(x.byte('\n'), 0, 2), impl_->guide->root_});
 }
 GuideState::~GuideState() = default;
 GuideState::GuideState(GuideState&&) noexcept = default;

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,10 +58,8 @@ double guide_fill(const Guide& guide);
 // One text under a guide. One thread at a time; texts of one guide may run in different threads.
 class GuideState {
  public:
-  // `trie` may be null where only accept_text() is called. `thought`: free text through </think> comes first, which
-  // does not spell this tag (empty: any text).
-  GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie,
-             const std::optional<std::string>& thought = std::nullopt);
+  // `trie` may be null where only accept_text() is called. `thought`: free text through </think> comes first.
+  GuideState(std::shared_ptr<const Guide> guide, std::shared_ptr<const TokenTrie> trie, bool thought = false);
   ~GuideState();
   GuideState(GuideState&&) noexcept;
   GuideState& operator=(GuideState&&) noexcept;

@@ -45,16 +45,14 @@ void expect_refused(const std::function<void()>& make, const std::string& word) 
 // Free text through </think>, then what the guide takes.
 TEST(Guide, HoldsBehindAThought) {
   const std::vector<std::string> choices = {"yes", "no"};
-  const auto takes = [&](const std::string& never, std::string_view text) {
-    GuideState state(choice_guide(choices), nullptr, never);
+  const auto takes = [&](std::string_view text) {
+    GuideState state(choice_guide(choices), nullptr, /*thought=*/true);
     return state.accept_text(text) && state.may_end();
   };
   for (const char* text : {"</think>yes", "no</thin </think>\n\nno", "<tool_call></think>\nyes"})
-    EXPECT_TRUE(takes("", text)) << text;
+    EXPECT_TRUE(takes(text)) << text;
   for (const char* text : {"yes", "so</think>", "</think>\n\n\nyes", "</think>maybe", "</think>yes</think>"})
-    EXPECT_FALSE(takes("", text)) << text;
-  EXPECT_FALSE(takes("<tool_call>", "<tool_call></think>yes"));
-  EXPECT_TRUE(takes("<tool_call>", "<tool_cal></think>yes"));
+    EXPECT_FALSE(takes(text)) << text;
 }
 
 TEST(Guide, SchemasByKeyword) {

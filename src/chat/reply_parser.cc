@@ -80,8 +80,8 @@ class TaggedReply : public ReplyParser {
   TaggedReply(const ReplyOptions& options, const nlohmann::ordered_json& tools)
       : format_(calls_of(options.format)),
         tools_(tools),
-        text_tags_(tags({}, options.reasoning ? std::vector{kThink, kThinkEnd} : std::vector<std::string_view>{})),
-        think_tags_(tags({kThinkEnd, kThink}, {})),
+        text_tags_(joined(format_.tags, options.reasoning ? Tags{kThink} : Tags{})),
+        think_tags_(joined({kThinkEnd, kThink}, format_.tags)),
         think_(options.reasoning) {
     if (options.in_reasoning && options.reasoning) open_reasoning();
   }
@@ -96,6 +96,11 @@ class TaggedReply : public ReplyParser {
   }
 
   void finish(std::vector<ReplyEvent>& events) final {
+    if (place_ == Place::kReasoning && !held_.empty()) {  // the thought is open
+      ended_ = true;
+      const std::string held = std::exchange(held_, {}) + think_tags_.take();
+      for (const char byte : held) step(byte, events);
+    }
     if (place_ == Place::kCall) {
       const bool dropped = reader_->finish(sink_);
       settle(events);
@@ -116,10 +121,11 @@ class TaggedReply : public ReplyParser {
  private:
   enum class Place : uint8_t { kText, kReasoning, kCall };
 
-  // Those of calls between others.
-  std::vector<std::string_view> tags(std::vector<std::string_view> tags, const std::vector<std::string_view>& last) {
-    tags.insert(tags.end(), format_.tags.begin(), format_.tags.end());
-    tags.insert(tags.end(), last.begin(), last.end());
+  using Tags = std::vector<std::string_view>;
+  static constexpr size_t kMaxHeld = size_t{64} << 10;  // of a thought
+
+  static Tags joined(Tags tags, const Tags& more) {
+    tags.insert(tags.end(), more.begin(), more.end());
     return tags;
   }
 
@@ -153,9 +159,7 @@ class TaggedReply : public ReplyParser {
     if (!passed_.empty()) text_.write(passed_, events);
     if (tag < 0) return;
     if (tag < static_cast<int>(format_.tags.size())) return open_call(tag, format_.tags[static_cast<size_t>(tag)]);
-    const bool closes = tag > static_cast<int>(format_.tags.size());
-    if (closes && std::exchange(unclosed_, false)) return text_.tag();  // of the thought that a call has ended
-    if (closes || text_.written() || called_) return text_.write(closes ? kThinkEnd : kThink, events);
+    if (text_.written() || called_) return text_.write(kThink, events);
     open_reasoning();
   }
 
@@ -163,15 +167,28 @@ class TaggedReply : public ReplyParser {
     passed_.clear();
     const int tag = think_tags_.push(byte, passed_);
     work_ += static_cast<int64_t>(passed_.size());
-    if (!passed_.empty()) reasoning_.write(passed_, events);
-    if (tag == 1 && reasoning_.written()) return reasoning_.write(kThink, events);
+    if (!passed_.empty()) think(passed_, events);
+    if (tag == 1 && (reasoning_.written() || !held_.empty())) return think(kThink, events);
     if (tag == 0) {
+      reasoning_.write(std::exchange(held_, {}), events);
       reasoning_.tag();
       place_ = Place::kText;
     }
     if (tag < 2) return;
+    const std::string_view source = format_.tags[static_cast<size_t>(tag - 2)];
+    if (!ended_) {
+      held_ += source;
+      return;
+    }
     in_thought_ = true;
-    open_call(tag - 2, format_.tags[static_cast<size_t>(tag - 2)]);
+    open_call(tag - 2, source);
+  }
+
+  // More of the thought: held back behind the tag of a call.
+  void think(std::string_view text, std::vector<ReplyEvent>& events) {
+    if (held_.empty()) return reasoning_.write(text, events);
+    held_ += text;
+    if (held_.size() > kMaxHeld) reasoning_.write(std::exchange(held_, {}), events);
   }
 
   void open_reasoning() {
@@ -193,9 +210,7 @@ class TaggedReply : public ReplyParser {
     if (!sink_.settle(events)) return;
     called_ = read_call_ = true;
     text_.tag();
-    if (!std::exchange(in_thought_, false)) return;
-    reasoning_.tag();
-    unclosed_ = true;
+    if (std::exchange(in_thought_, false)) reasoning_.tag();
   }
 
   const CallFormat format_;
@@ -206,10 +221,10 @@ class TaggedReply : public ReplyParser {
   TextTrimmer text_{Kind::kText}, reasoning_{Kind::kReasoning};
   CallSink sink_ = {};
   std::unique_ptr<CallReader> reader_ = {};
-  std::string passed_ = {};
+  std::string passed_ = {}, held_ = {};      // held_: of a thought, from the tag of a call on
   bool called_ = false, read_call_ = false;  // there was a call, one behind the last tag
+  bool ended_ = false;                       // the text has, inside of a thought
   bool in_thought_ = false;                  // the call that is read, which ends the thought if it is one
-  bool unclosed_ = false;                    // a call has ended the thought
   int64_t work_ = 0;
 };
 

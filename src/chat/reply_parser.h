@@ -4,7 +4,8 @@
 // A call is certain once it is complete, or well formed in its first 256 bytes and named; until then it is held back,
 // and what turns out to be no call is text again, nothing lost. Function names are not compared with the tools, so the
 // client may answer that there is no such function; but a bare JSON object (llama3_json without its tag) is a call of a
-// given tool only. Reasoning is at the beginning of a reply; a call of a given tool inside of it ends it. White space
+// given tool only. Reasoning is at the beginning of a reply; a call inside of it is reasoning, but where
+// the reply ends without </think>: there a call of a given tool ends it. White space
 // around reasoning and calls is dropped, but for what parts texts.
 #pragma once
 

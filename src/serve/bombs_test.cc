@@ -142,9 +142,10 @@ TEST_F(BombsTest, MessagesToolsAndTemplates) {
     for (const char* choice : {R"("auto")", R"("required")", R"({"type": "function", "function": {"name": "f"}})"})
       chat({{"tools", Json::parse(tools)}, {"tool_choice", Json::parse(choice)}, {"max_tokens", 9}});
   EXPECT_EQ(chat({{"chat_template", "{% for i in range(10**9) %}x{% endfor %}"}}), 400);
-  for (const char* name :
-       {"messages", "tools", "add_generation_prompt", "raise_exception", "namespace", "chat_template"})
+  for (const char* name : {"messages", "tools", "add_generation_prompt"})
     EXPECT_EQ(chat({{"chat_template_kwargs", {{name, "x"}}}}), 400) << name;
+  for (const char* name : {"raise_exception", "namespace", "chat_template"})  // dropped: the template reads none
+    EXPECT_EQ(chat({{"chat_template_kwargs", {{name, "x"}}}, {"max_tokens", 3}}), 200) << name;
   EXPECT_EQ(chat({{"chat_template_kwargs", {{"think", repeated("x", 100'000)}}}, {"max_tokens", 3}}), 200);
 }
 

@@ -83,10 +83,7 @@ void guide_reply(const ChatInput& input, const ReplyOptions& reply, const TextGu
                  const std::string& key, GenerationRequest& request) {
   const ToolChoice& choice = input.choice;
   std::vector<GuideUse> guides;
-  if (guide.guide && !choice.required) {
-    guides.push_back({guide.guide});
-    if (reply.in_reasoning) guides[0].thought = reply.format.empty() ? "" : call_tag(reply.format);
-  }
+  if (guide.guide && !choice.required) guides.push_back({guide.guide, /*thought=*/reply.in_reasoning});
   const bool held = !choice.parallel || std::ranges::any_of(input.tools, is_strict);
   const bool calls = guide.guide ? guide.answer : held;
   if (!choice.required && (!calls || reply.format.empty())) return set_guides(guides, model, request);

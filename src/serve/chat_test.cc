@@ -232,7 +232,7 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchemas) {
 // The format is of the answer: calls stay possible, and the only reply where one is required.
 TEST_F(ChatTest, AFormatGuidesTheAnswerBesideCalls) {
   tiny_->model.reply_format = "llama3_json";
-  Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 2}};
+  Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"n", 2}, {"parallel_tool_calls", false}};
   body["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "get", "strict": true, "parameters":
       {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}}}])");
   body["response_format"] = Json::parse(R"({"type": "json_schema", "json_schema": {"name": "n", "schema":
@@ -244,7 +244,8 @@ TEST_F(ChatTest, AFormatGuidesTheAnswerBesideCalls) {
       body["seed"] = seed;
       const Answer answer = chat(body);
       EXPECT_EQ(answer.status, 200) << answer.body;
-      for (const Json& one : answer.json()["choices"]) {
+      const Json choices = answer.json()["choices"];
+      for (const Json& one : choices) {
         const Json& message = one["message"];
         const bool called = message.contains("tool_calls");
         count += called;

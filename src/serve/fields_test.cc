@@ -42,13 +42,17 @@ class FieldsTest : public testing::Test {
 TEST_F(FieldsTest, AllowedTokensAndBadWords) {
   const int32_t a = 'a' - ' ', b = 'b' - ' ';
   const Json only = {{"allowed_token_ids", {a, b}}, {"ignore_eos", true}, {"n", 3}};
-  for (const Json& choice : complete(only).json()["choices"]) {
+  const Json allowed = complete(only).json()["choices"];
+  ASSERT_EQ(allowed.size(), 3u);
+  for (const Json& choice : allowed) {
     EXPECT_EQ(choice["text"].get<std::string>().find_first_not_of("ab"), std::string::npos) << choice;
     EXPECT_EQ(choice["text"].get<std::string>().size(), 20u);
   }
   Json without = only;
   without["bad_words"] = {"aa", "bb"};
-  for (const Json& choice : complete(without).json()["choices"]) {
+  const Json others = complete(without).json()["choices"];
+  ASSERT_EQ(others.size(), 3u);
+  for (const Json& choice : others) {
     const std::string text = choice["text"];
     EXPECT_EQ(text.find("aa"), std::string::npos) << text;
     EXPECT_EQ(text.find("bb"), std::string::npos) << text;

@@ -14,7 +14,7 @@ void read_text_format(Fields& fields, const ApiModel& model, const std::string& 
 // A guide of texts; `thought`: as of GuideState.
 struct GuideUse {
   std::shared_ptr<const Guide> guide;
-  std::optional<std::string> thought = {};
+  bool thought = false;
 };
 // Sets the request's mask: each of its texts fits one of the guides; without guides it stays as it is. Its n, stop_ids
 // and ignore_eos are read. Throws ApiError.

@@ -399,6 +399,11 @@ TEST_F(Cli, VerifyNamesTheReluThatRoundingTurns) {
   expect(0, "verify --training --interpret " + opt, "passed");
 }
 
+// From its first step on a run answers signals.
+bool has_a_step(const std::string& log) {
+  return path_exists(log) && read_file(log).find("\"kind\":\"step\"") != std::string::npos;
+}
+
 TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   make_data();
   const std::string endless =
@@ -407,7 +412,7 @@ TEST_F(Cli, SignalsLeaveACheckpointAndASecondRunIsRefused) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     pid_t child = start(endless);
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
+    while (!has_a_step(log) && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     Outcome second = shell("$OCTET " + train_words("out=run") + " 2>second.txt; code=$?; cat second.txt; exit $code");
     EXPECT_EQ(second.code, 1);
@@ -438,7 +443,7 @@ TEST_F(Cli, AClosedTerminalLeavesACheckpoint) {
   std::thread reader([&] {  // until the log has a line: an unread terminal blocks its writers
     char bytes[4096];
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while ((!path_exists(log) || file_size(log) == 0) && std::chrono::steady_clock::now() < deadline)
+    while (!has_a_step(log) && std::chrono::steady_clock::now() < deadline)
       if (read(terminal, bytes, sizeof bytes) <= 0) break;
   });
   reader.join();
