@@ -168,7 +168,7 @@ class TaggedReply : public ReplyParser {
     const int tag = think_tags_.push(byte, passed_);
     work_ += static_cast<int64_t>(passed_.size());
     if (!passed_.empty()) think(passed_, events);
-    if (tag == 1 && (reasoning_.written() || !held_.empty())) return think(kThink, events);
+    if (tag == 1 && (reasoning_.written() || !held_.empty() || ended_)) return think(kThink, events);
     if (tag == 0) {
       reasoning_.write(std::exchange(held_, {}), events);
       reasoning_.tag();
@@ -176,8 +176,9 @@ class TaggedReply : public ReplyParser {
     }
     if (tag < 2) return;
     const std::string_view source = format_.tags[static_cast<size_t>(tag - 2)];
+    if (!ended_ && !held_.empty()) return think(source, events);
     if (!ended_) {
-      held_ += source;
+      held_ = source;
       return;
     }
     in_thought_ = true;
