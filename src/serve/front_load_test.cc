@@ -67,7 +67,7 @@ class SteppedEngine final : public Engine {
     std::shared_ptr<StreamState> stream;
     int64_t length = 0, left = length;
   };
-  const EngineOptions options_;
+  const EngineOptions options_ = {};
   const std::vector<int32_t> ends_ = {0};
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>(1'000'000, 1'000'000'000);
   mutable std::mutex mutex_;
