@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Octet's main workflow end to end: text -> tokenizer -> tokens -> training -> evaluation -> generated text. Trains in FP8, or
-# in bf16 where that is faster (cores without AMX) and SETTINGS name no recipe; FP8 is then a short run of its own.
+# in bf16 where trial steps are faster (cores without AMX) and SETTINGS name no recipe; FP8 is then a short run of its own.
 # Usage: scripts/quickstart.sh OCTET [TEXT [SETTINGS...]]   (TEXT: a file or folder; "": the C++ library's headers;
 # SETTINGS: key=value words that override configs/quickstart.yaml)
 # Writes out/quickstart, which is emptied first, or OUT. The number of training steps is chosen for the machine: as many as
@@ -44,7 +44,7 @@ if ! grep -q "precision.recipe=" <<<"${settings[*]-}"; then
   in_bf16=$(trial precision.recipe=bf16)
   echo "a step takes $per_step s in FP8, $in_bf16 s in bf16"
   if awk "BEGIN { exit !(1.1 * ${in_bf16:-1} < ${per_step:-0}) }"; then
-    echo "bf16 is faster on these cores and trains the model; FP8 is shown by a short run of its own"
+    echo "bf16 is faster here and trains the model; FP8 is shown by a short run of its own"
     fp8_steps=$(awk "BEGIN { n = int(20 / $per_step); print (n > 40 ? 40 : n < 5 ? 5 : n) }")
     settings+=(precision.recipe=bf16)
     per_step=$in_bf16
