@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FAMILIES = """gpt2 gpt_bigcode gptj gpt_neox opt bloom falcon mpt phi llama mistral qwen2 qwen3 gemma glm mixtral olmoe
+FAMILIES = """gpt2 gpt_bigcode gptj gpt_neox opt bloom falcon mpt phi llama mistral qwen2 qwen3 gemma glm glm4 mixtral olmoe
   qwen2_moe qwen3_moe""".split()
 MIXTURES = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"}
 RECIPES = ["fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"]

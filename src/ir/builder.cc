@@ -165,10 +165,14 @@ Value Builder::rope(Value x, Value positions, const RopeOptions& options) {
                  {"interleaved", options.interleaved},
                  {"scaling", options.scaling}};
   if (options.scaling != "none") attrs.set("factor", options.factor);
-  if (options.scaling == "llama3") {
+  if (options.scaling == "llama3" || options.scaling == "yarn") {
     attrs.set("low_freq_factor", options.low_freq_factor);
     attrs.set("high_freq_factor", options.high_freq_factor);
     attrs.set("original_max_positions", options.original_max_positions);
+  }
+  if (options.scaling == "yarn") {
+    attrs.set("truncate", options.truncate);
+    attrs.set("attention_factor", options.attention_factor);
   }
   return {emit(Op::kRope, {x, positions}, std::move(attrs)), 0};
 }

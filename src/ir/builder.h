@@ -35,9 +35,11 @@ struct RopeOptions {
   int64_t rotary_dim = kWholeHead;  // of head_dim, the first so many turn
   double theta = 10000.0;
   bool interleaved = false;                                      // true: pairs (2i, 2i+1); false: halves (i, i + d/2)
-  std::string scaling = "none";                                  // none | linear | llama3
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;  // llama3; linear uses factor
+  std::string scaling = "none";                                  // none | linear | llama3 | yarn
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;  // linear uses factor alone; yarn: beta_slow, beta_fast
   int64_t original_max_positions = 8192;
+  bool truncate = true;         // yarn: its ramp begins and ends at whole pairs
+  double attention_factor = 1;  // yarn: what turns is multiplied by it
   bool operator==(const RopeOptions&) const = default;
 };
 

@@ -198,10 +198,13 @@ ModelOutputs layers_and_heads(Builder& b, const ModelSpec& m, const BatchShape& 
       x = norm(b, b.add(x, b.dropout(mixer_block(b, x, m, mixer, sums), p)), "norm2", m.norm);
       continue;
     }
-    if (m.residual == Residual::kSequential) x = b.add(x, mixed);
+    const bool sandwich = m.residual == Residual::kSandwich, in_turn = sandwich || m.residual == Residual::kSequential;
+    if (sandwich) mixed = norm(b, mixed, "post_norm1", m.norm);
+    if (in_turn) x = b.add(x, mixed);
     if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
     Value inner = b.dropout(mixer_block(b, normed, m, mixer, sums), p);
-    x = m.residual == Residual::kSequential ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
+    if (sandwich) inner = norm(b, inner, "post_norm2", m.norm);
+    x = in_turn ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
   ModelOutputs out{.hidden = m.residual == Residual::kPostNorm ? x : norm(b, x, "norm", m.norm)};
   out.logits = output_head(b, out.hidden, table, m);

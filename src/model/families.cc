@@ -12,18 +12,18 @@ namespace octet {
 // Each in families/<family>.cc.
 Family gpt2_family(), gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(), bloom_family();
 Family falcon_family(), mpt_family(), phi_family(), llama_family(), mistral_family(), qwen2_family(), qwen3_family();
-Family gemma_family(), glm_family(), mixtral_family(), olmoe_family(), qwen2_moe_family(), qwen3_moe_family();
+Family gemma_family(), glm_family(), glm4_family(), mixtral_family(), olmoe_family(), qwen2_moe_family(),
+    qwen3_moe_family();
 Family bert_family(), roberta_family(), xlm_roberta_family();
 
 namespace {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> rows = {
-      gpt2_family(),    gpt_bigcode_family(), gptj_family(),      gpt_neox_family(),  opt_family(),
-      bloom_family(),   falcon_family(),      mpt_family(),       phi_family(),       llama_family(),
-      mistral_family(), qwen2_family(),       qwen3_family(),     gemma_family(),     glm_family(),
-      mixtral_family(), olmoe_family(),       qwen2_moe_family(), qwen3_moe_family(), bert_family(),
-      roberta_family(), xlm_roberta_family()};
+      gpt2_family(),      gpt_bigcode_family(), gptj_family(), gpt_neox_family(), opt_family(),        bloom_family(),
+      falcon_family(),    mpt_family(),         phi_family(),  llama_family(),    mistral_family(),    qwen2_family(),
+      qwen3_family(),     gemma_family(),       glm_family(),  glm4_family(),     mixtral_family(),    olmoe_family(),
+      qwen2_moe_family(), qwen3_moe_family(),   bert_family(), roberta_family(),  xlm_roberta_family()};
   return rows;
 }
 
@@ -234,18 +234,37 @@ void ConfigFields::rope_parameters(Rotary& rotary, bool partial) {
   optional({"rope_type", "type"}, rotary.type);
   if (partial) optional({"partial_rotary_factor"}, rotary.partial);
   if (rotary.type == "default") return;
-  if (rotary.type != "linear" && rotary.type != "llama3")
-    refuse("rope_type", '"' + rotary.type + '"', "default, linear, llama3");
+  if (rotary.type != "linear" && rotary.type != "llama3" && rotary.type != "yarn")
+    refuse("rope_type", '"' + rotary.type + '"', "default, linear, llama3, yarn");
   rope.scaling = rotary.type;
   required("factor", rope.factor);
+  if (rotary.type == "yarn") return yarn_parameters(rope);
   if (rotary.type != "llama3") return;
   required("low_freq_factor", rope.low_freq_factor);
   required("high_freq_factor", rope.high_freq_factor);
   optional({"original_max_position_embeddings"}, rope.original_max_positions);
 }
 
+// How far attention is sharpened follows from the factor (arXiv 2309.00071, equation 22) where it is not given.
+void ConfigFields::yarn_parameters(RopeOptions& rope) {
+  if (reading()) rope.low_freq_factor = 1, rope.high_freq_factor = 32;
+  optional({"beta_slow"}, rope.low_freq_factor);
+  optional({"beta_fast"}, rope.high_freq_factor);
+  optional({"truncate"}, rope.truncate);
+  optional({"original_max_position_embeddings"}, rope.original_max_positions);
+  double mscale = 0, of_all = 0;
+  if (reading()) {
+    optional({"mscale"}, mscale), optional({"mscale_all_dim"}, of_all);
+    if (mscale == 0 || of_all == 0) mscale = 1, of_all = 0;
+    const auto sharper = [&](double by) { return rope.factor <= 1 ? 1 : 0.1 * by * std::log(rope.factor) + 1; };
+    rope.attention_factor = sharper(mscale) / sharper(of_all);
+  }
+  optional({"attention_factor"}, rope.attention_factor);
+}
+
 // transformers >= 5 keeps all in rope_parameters; before: the base and the partial factor beside rope_scaling. Where
-// llama3's original length is not given, it is max_position_embeddings.
+// the original length of llama3 or yarn is not given, it is max_position_embeddings. Files of yarn often name the
+// original length there too: the model's is what its factor makes of that.
 void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* partial_name, double partial) {
   const auto head_dim = static_cast<double>(c.heads > 0 ? c.head_size() : 0);
   const bool has_partial = partial_name != nullptr;
@@ -278,9 +297,13 @@ void ConfigFields::rope(ModelConfig& c, const char* theta_name, const char* part
            where_, from_->at("rope_scaling").dump(), from_->at("rope_parameters").dump());
     rotary = scaling;
   }
-  if (rotary.type == "llama3")  // precedes the one inside
+  if (rotary.type == "llama3" || rotary.type == "yarn")  // precedes the one inside
     optional({"original_max_position_embeddings"}, rotary.rope.original_max_positions);
   c.rope = rotary.rope;
+  if (rotary.type == "yarn") {
+    const double reach = c.rope.factor * static_cast<double>(c.rope.original_max_positions);
+    c.max_positions = std::max(c.max_positions, static_cast<int64_t>(std::min(reach, 1e15)));
+  }
   if (!has_partial) return;
   check(rotary.partial >= 0 && rotary.partial <= 1, ErrorCode::kCorrupt,
         "{}: partial_rotary_factor {} (want 0 <= factor <= 1)", where_, rotary.partial);

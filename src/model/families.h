@@ -59,6 +59,7 @@ class ConfigFields {
   void only_value(const char* name, const T& value);
   struct Rotary;
   void rope_parameters(Rotary& rotary, bool partial);
+  void yarn_parameters(RopeOptions& rope);
 
   const nlohmann::json* from_;
   nlohmann::json* to_;
@@ -70,6 +71,7 @@ struct TensorNames {
   const char *prefix = nullptr, *layer = nullptr;  // "model." of all but the head, "layers." of a layer's tensors
   const char *embed = nullptr, *norm = nullptr, *head = "lm_head", *norm1 = nullptr, *norm2 = nullptr;
   const char *parallel_norm1 = nullptr, *parallel_norm2 = nullptr;  // where Residual::kParallel has names of its own
+  const char *post_norm1 = nullptr, *post_norm2 = nullptr;          // of Residual::kSandwich
   const char *qkv = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;  // qkv, or q, k and v
   const char *up = nullptr, *down = nullptr, *gate = nullptr, *gate_up = nullptr;
   const char *positions = nullptr, *embed_norm = nullptr;

@@ -73,6 +73,10 @@ class TensorList {
     attention(from, to + "attn.");
     if (c_.residual != Residual::kParallelShared)
       norm(from + (two ? names_.parallel_norm2 : names_.norm2), to + "norm2");
+    if (c_.residual == Residual::kSandwich) {
+      norm(from + names_.post_norm1, to + "post_norm1");
+      norm(from + names_.post_norm2, to + "post_norm2");
+    }
     const bool mixture = c_.experts.count > 0 && std::ranges::find(c_.dense_layers, index) == c_.dense_layers.end();
     mixture ? experts(from, to + "mlp.") : dense(from, to + "mlp.");
   }

@@ -62,6 +62,11 @@ std::vector<ModelConfig> variants() {
     c.rope = {.theta = 5e5, .scaling = "llama3", .factor = 8, .original_max_positions = 32};
   });
   add("llama", [](ModelConfig& c) { c.rope.scaling = "linear", c.rope.factor = 4, c.head_dim = 6; });
+  for (const char* architecture : {"qwen2", "glm4"})
+    add(architecture, [](ModelConfig& c) {
+      c.rope.scaling = "yarn", c.rope.factor = 4, c.rope.original_max_positions = 4, c.rope.truncate = false;
+      c.rope.low_freq_factor = 2, c.rope.high_freq_factor = 16, c.rope.attention_factor = 1.25;
+    });
   add("mistral", [](ModelConfig& c) { c.window = {5}; });
   add("qwen2", [](ModelConfig& c) { c.window = {0, 5}; });
   add("qwen2", [](ModelConfig& c) { c.window = {5}; });
@@ -72,10 +77,13 @@ std::vector<ModelConfig> variants() {
   add("glm", [](ModelConfig& c) { c.rope.rotary_dim = 2, c.head_dim = 98; });  // 2 / 98 x 98 is below 2 in doubles
   add("mixtral", [](ModelConfig& c) { c.window = {5}, c.experts.per_token = 8; });
   add("qwen2_moe", [](ModelConfig& c) { c.dense_layers = {0}, c.experts.renormalize = true, c.bias.qkv = false; });
+  add("qwen2_moe", [](ModelConfig& c) { c.window = {0, 5}; });
+  add("qwen3_moe", [](ModelConfig& c) { c.window = {5}; });
   add("qwen3_moe", [](ModelConfig& c) { c.layers = 4, c.dense_layers = {0, 2}, c.head_dim = 6; });
   add("qwen3_moe", [](ModelConfig& c) { c.experts.intermediate = 0, c.bias.qkv = c.bias.out = true; });
   add("olmoe", [](ModelConfig& c) { c.kv_heads = 2, c.experts.renormalize = true; });
-  for (const char* partial : {"phi", "gpt_neox", "glm"}) add(partial, [](ModelConfig& c) { c.rope.rotary_dim = 0; });
+  for (const char* partial : {"phi", "gpt_neox", "glm", "glm4"})
+    add(partial, [](ModelConfig& c) { c.rope.rotary_dim = 0; });
   for (const std::string& architecture : architectures())  // sizes left to their defaults
     add(architecture.c_str(), [](ModelConfig& c) { c.intermediate = 0; });
   return list;
@@ -131,8 +139,6 @@ TEST(HuggingFaceConfig, RefusesMixturesItCannotRunByTheirField) {
   expect("mixtral", R"(, "num_local_experts": 0)", "num_local_experts");
   expect("mixtral", R"(, "router_jitter_noise": 0.1)", "router_jitter_noise");
   expect("olmoe", R"(, "clip_qkv": 8.0)", "clip_qkv");
-  expect("qwen2_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
-  expect("qwen3_moe", R"(, "use_sliding_window": true)", "use_sliding_window");
   expect("qwen3_moe", R"(, "decoder_sparse_step": 0)", "decoder_sparse_step");
   expect("qwen3_moe", R"(, "mlp_only_layers": [3])", "dense layer 3 of 3");
   expect("qwen3_moe", R"(, "mlp_only_layers": ["a"])", "mlp_only_layers");
@@ -168,7 +174,15 @@ TEST(HuggingFaceConfig, RefusesWhatItCannotRunAndNamesIt) {
   EXPECT_EQ(message_of(gpt2 + "2}"), "accepted");
   std::string llama = R"({"model_type": "llama", "vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 8, "rope_scaling": {"rope_type": )";
-  EXPECT_NE(message_of(llama + R"("yarn"}})").find("yarn"), std::string::npos);
+  EXPECT_NE(message_of(llama + R"("longrope"}})").find("longrope"), std::string::npos);
+  EXPECT_NE(message_of(llama + R"("yarn"}})").find("\"factor\" is missing beside rope_type \"yarn\""),
+            std::string::npos);
+  EXPECT_NE(message_of(llama + R"("yarn", "factor": 2, "beta_fast": 0.5}})").find("rope.high_freq_factor: 0.5"),
+            std::string::npos);
+  EXPECT_NE(message_of(llama + R"("yarn", "factor": 2, "attention_factor": 0}})").find("rope.attention_factor: 0"),
+            std::string::npos);
+  EXPECT_NE(message_of(llama + R"("yarn", "factor": 2, "rope_theta": 1}})").find("rope.theta: 1 (yarn wants"),
+            std::string::npos);
   EXPECT_EQ(message_of(llama + R"("linear", "factor": 2}})"), "accepted");
   const std::string twice = llama + R"("linear", "factor": 2}, "rope_parameters": {"rope_type": )";
   EXPECT_EQ(message_of(twice + R"("linear", "factor": 2}})"), "accepted");
@@ -219,6 +233,32 @@ TEST(HuggingFaceConfig, Llama3sOriginalLengthIsTheFilesOwn) {
   EXPECT_EQ(original("", R"("original_max_position_embeddings": 128, )"), 128);
   EXPECT_EQ(original(R"("original_max_position_embeddings": 64, )", R"("original_max_position_embeddings": 128, )"),
             64);
+}
+
+// The defaults are those of transformers; the model reaches as far as the factor stretches the original length.
+TEST(HuggingFaceConfig, YarnAsPublishedFoldersWriteIt) {
+  const auto yarn = [](const std::string& rest) {
+    return parsed("qwen2", R"("max_position_embeddings": 512, "rope_theta": 1e6, "rope_scaling": {"type": "yarn",
+      "factor": 4.0)" + rest + "}");
+  };
+  const ModelConfig usual = yarn(R"(, "original_max_position_embeddings": 256)");
+  EXPECT_EQ(usual.rope.theta, 1e6);
+  EXPECT_EQ(usual.rope.low_freq_factor, 1);
+  EXPECT_EQ(usual.rope.high_freq_factor, 32);
+  EXPECT_TRUE(usual.rope.truncate);
+  EXPECT_EQ(usual.rope.original_max_positions, 256);
+  EXPECT_EQ(usual.max_positions, 1024);
+  EXPECT_NEAR(usual.rope.attention_factor, 1.138629436111989, 1e-15);
+  EXPECT_EQ(yarn("").max_positions, 2048);
+  EXPECT_EQ(yarn(R"(, "original_max_position_embeddings": 64)").max_positions, 512);
+  EXPECT_FALSE(yarn(R"(, "truncate": false)").rope.truncate);
+  EXPECT_EQ(yarn(R"(, "attention_factor": 1.5, "mscale": 2.0)").rope.attention_factor, 1.5);
+  EXPECT_EQ(yarn(R"(, "mscale": 1.0, "mscale_all_dim": 1.0)").rope.attention_factor, 1);
+  EXPECT_NEAR(yarn(R"(, "mscale": 2.0, "mscale_all_dim": 1.0)").rope.attention_factor,
+              1.277258872223978 / 1.138629436111989, 1e-15);
+  EXPECT_NEAR(yarn(R"(, "mscale": 2.0)").rope.attention_factor, 1.138629436111989, 1e-15);
+  const std::string written = to_hugging_face_config(usual, {}, "float32");
+  EXPECT_EQ(to_hugging_face_config(parse_hugging_face_config(written, "config.json"), {}, "float32"), written);
 }
 
 TEST(HuggingFaceConfig, PartOfAHeadThatRotaryPositionsTurn) {
@@ -286,6 +326,16 @@ TEST(HuggingFaceConfig, WindowsOfLayers) {
               (Windows{0, 0, 0, 0}));
   }
   EXPECT_EQ(windows("mistral", R"("sliding_window": 16)"), (Windows{16, 16, 16, 16}));
+  // Every other layer of the first, and all of them, as transformers' classes say.
+  EXPECT_EQ(windows("qwen2_moe", on + R"("max_window_layers": 3)"), (Windows{16, 0, 16, 0}));
+  EXPECT_EQ(windows("qwen2_moe", on + R"("max_window_layers": 2)"), (Windows{16, 0, 0, 0}));
+  EXPECT_EQ(windows("qwen2_moe", on + R"("max_window_layers": 4, "layer_types": ["full_attention", "full_attention",
+            "full_attention", "sliding_attention"])"),
+            (Windows{0, 0, 0, 16}));
+  EXPECT_EQ(windows("qwen2_moe", R"("sliding_window": 16, "max_window_layers": 4)"), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows("qwen3_moe", on + R"("max_window_layers": 3)"), (Windows{16, 16, 16, 16}));
+  EXPECT_EQ(windows("qwen3_moe", R"("use_sliding_window": true)"), (Windows{4096, 4096, 4096, 4096}));
+  EXPECT_EQ(windows("qwen3_moe", R"("sliding_window": 16)"), (Windows{0, 0, 0, 0}));
   ModelConfig two = small("qwen3"), mistral = small("mistral");
   two.window = {4, 8}, mistral.window = {4, 0};
   EXPECT_THROW(to_hugging_face_config(two, {}, "float32"), Error);
@@ -427,7 +477,7 @@ TEST(HuggingFaceConfig, NamesTheFieldItRefuses) {
                                       {"opt", "do_layer_norm_before", "false"},
                                       {"opt", "word_embed_proj_dim", "8"},
                                       {"bloom", "apply_residual_connection_post_layernorm", "true"},
-                                      {"falcon", "rope_parameters", "{\"rope_type\": \"yarn\"}"},
+                                      {"falcon", "rope_parameters", "{\"rope_type\": \"longrope\"}"},
                                       {"mpt", "logit_scale", "0.5"},
                                       {"mpt", "attn_config", "{\"clip_qkv\": 6}"},
                                       {"mpt", "attn_config", "{\"attn_type\": \"x\"}"},

@@ -25,7 +25,7 @@ void validate_rope(const ModelConfig& c) {
   check_constant("rope.theta", rope.theta, 1e30);
   if (rope.scaling == "none") return;
   check_constant("rope.factor", rope.factor, kMaxScale);
-  if (rope.scaling != "llama3") return;
+  if (rope.scaling == "linear") return;
   check_constant("rope.low_freq_factor", rope.low_freq_factor, kMaxScale);
   check_constant("rope.high_freq_factor", rope.high_freq_factor, kMaxScale);
   check(rope.original_max_positions > 0 && rope.original_max_positions <= kMaxPositions, ErrorCode::kInvalidArgument,
@@ -33,6 +33,9 @@ void validate_rope(const ModelConfig& c) {
   check(rope.high_freq_factor >= rope.low_freq_factor, ErrorCode::kInvalidArgument,
         "model.rope.high_freq_factor: {} (want low_freq_factor, {}, or more)", rope.high_freq_factor,
         rope.low_freq_factor);
+  if (rope.scaling != "yarn") return;
+  check_constant("rope.attention_factor", rope.attention_factor, kMaxScale);
+  check(rope.theta > 1, ErrorCode::kInvalidArgument, "model.rope.theta: {} (yarn wants more than 1)", rope.theta);
 }
 
 void validate_experts(const ModelConfig& c) {

@@ -16,6 +16,7 @@ enum class Residual {
   kSequential,      // x += attention(norm1(x)); x += mlp(norm2(x))
   kParallel,        // x += attention(norm1(x)) + mlp(norm2(x))
   kParallelShared,  // x += attention(norm1(x)) + mlp(norm1(x))
+  kSandwich,        // x += post_norm1(attention(norm1(x))); x += post_norm2(mlp(norm2(x)))
   kPostNorm,        // x = norm1(x + attention(x)); x = norm2(x + mlp(x)), and no norm behind the last layer
 };
 

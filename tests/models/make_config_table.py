@@ -18,7 +18,7 @@ FAMILIES = {
     "gpt2": "GPT2Config", "gpt_bigcode": "GPTBigCodeConfig", "gptj": "GPTJConfig", "gpt_neox": "GPTNeoXConfig",
     "opt": "OPTConfig", "bloom": "BloomConfig", "falcon": "FalconConfig", "mpt": "MptConfig", "phi": "PhiConfig",
     "llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config",
-    "gemma": "GemmaConfig", "glm": "GlmConfig", "mixtral": "MixtralConfig", "olmoe": "OlmoeConfig",
+    "gemma": "GemmaConfig", "glm": "GlmConfig", "glm4": "Glm4Config", "mixtral": "MixtralConfig", "olmoe": "OlmoeConfig",
     "qwen2_moe": "Qwen2MoeConfig", "qwen3_moe": "Qwen3MoeConfig",
 }
 OUT = pathlib.Path(__file__).resolve().parents[2] / "src/model/testdata/transformers_configs.json"

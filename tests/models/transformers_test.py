@@ -21,8 +21,9 @@ except ImportError as error:
 
 VOCAB = 300
 FAMILIES = ["gpt2", "gpt_bigcode", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "phi", "llama", "mistral", "qwen2",
-            "qwen3", "gemma", "glm", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"]
+            "qwen3", "gemma", "glm", "glm4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"]
 EXPERTS = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 ABSENT = object()
 
@@ -50,6 +51,12 @@ BENT = [
     ("mistral", {"sliding_window": 5}, None),
     ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "layer_types": ABSENT}, None),
     ("mixtral", {"sliding_window": 5}, None),
+    ("qwen2", {"rope_scaling": YARN, "rope_parameters": ABSENT}, None),
+    ("qwen3", {"rope_scaling": {**YARN, "truncate": False, "beta_fast": 4.0}, "rope_parameters": ABSENT}, None),
+    ("glm4", {"rope_scaling": YARN, "rope_parameters": ABSENT}, None),
+    ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "layer_types": ABSENT},
+     None),
+    ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 5}, None),
     ("qwen2_moe", {"norm_topk_prob": True}, None),
     ("qwen3_moe", {}, None),
     ("qwen3_moe", {"norm_topk_prob": True, "decoder_sparse_step": ABSENT, "mlp_only_layers": [0, 2, 3]}, None),
@@ -108,7 +115,7 @@ def tiny(model_type):
             sizes[name] = 96
     if hasattr(config, "num_key_value_heads"):
         sizes["num_key_value_heads"] = 4
-    if model_type in ("glm", "gemma", "qwen3"):
+    if model_type in ("glm", "glm4", "gemma", "qwen3"):
         sizes["head_dim"] = 16
     if model_type in EXPERTS:
         sizes |= {"num_experts": 6, "num_experts_per_tok": 3}

@@ -126,6 +126,7 @@ const OpFacts rope = {
     .cheap_to_recompute = true,
     .meaning =
         "rotates pairs of each head's first rotary_dim elements by position x theta^(-2i/rotary_dim); "
-        "interleaved: pairs (2i, 2i+1), else (i, i + rotary_dim/2); inverse rotates back; rotary_dim absent: head_dim"};
+        "interleaved: pairs (2i, 2i+1), else (i, i + rotary_dim/2); inverse rotates back; what turns is multiplied by "
+        "attention_factor; rotary_dim absent: head_dim"};
 
 }  // namespace octet::facts

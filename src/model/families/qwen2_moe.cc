@@ -7,7 +7,7 @@ Family qwen2_moe_family() {
   const auto fields = [](ConfigFields& f, ModelConfig& c) {
     llama_fields(f, c, {.max_positions = 32768, .kv_heads = 16});
     f.optional({"qkv_bias"}, c.bias.qkv);
-    f.only("use_sliding_window", false);
+    layer_window_fields(f, c, [](int64_t layer, int64_t most) { return layer % 2 == 0 && layer < most; });
     experts_fields(f, c, {"num_experts", "num_local_experts"});
     sparse_layer_fields(f, c);
     f.optional({"shared_expert_intermediate_size"}, c.experts.shared_intermediate);

@@ -8,7 +8,7 @@ Family qwen3_moe_family() {
     llama_fields(f, c, {.max_positions = 32768, .kv_heads = 4});
     f.optional({"attention_bias"}, c.bias.qkv);
     c.bias.out = c.bias.qkv;
-    f.only("use_sliding_window", false);
+    used_window_field(f, c, 4096);
     experts_fields(f, c, {"num_experts", "num_local_experts"});
     sparse_layer_fields(f, c);
   };

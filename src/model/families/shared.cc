@@ -69,8 +69,7 @@ void one_window_field(ConfigFields& f, ModelConfig& c, int64_t window) {
   if (f.reading()) c.window = windows;
 }
 
-// Without layer_types, the layers from max_window_layers on have the window.
-void layer_window_fields(ConfigFields& f, ModelConfig& c) {
+void layer_window_fields(ConfigFields& f, ModelConfig& c, bool (*has_window)(int64_t, int64_t)) {
   const auto type_name = [](bool windowed) { return windowed ? "sliding_attention" : "full_attention"; };
   int64_t window = f.reading() ? 4096 : 0, full_layers = 28;
   std::vector<std::string> types;
@@ -83,7 +82,7 @@ void layer_window_fields(ConfigFields& f, ModelConfig& c) {
   bool used = !f.reading() && window > 0;
   f.optional({"use_sliding_window"}, used);
   if (!f.reading() && !used) return;
-  f.nullable({"sliding_window"}, window);
+  if (used) f.nullable({"sliding_window"}, window);  // 0 in files of Qwen2-MoE without windows
   f.optional({"max_window_layers"}, full_layers);
   f.optional({"layer_types"}, types);
   if (!f.reading() || c.layers < 1 || c.layers > kMaxLayers) return;  // which validate() refuses
@@ -91,11 +90,18 @@ void layer_window_fields(ConfigFields& f, ModelConfig& c) {
   if (!types.empty() && static_cast<int64_t>(types.size()) != c.layers)
     f.refuse("layer_types", fmt::format("a list of {}", types.size()), fmt::format("{} layers", c.layers));
   for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string type = types.empty() ? type_name(used && i >= full_layers) : types[static_cast<size_t>(i)];
+    const std::string type =
+        types.empty() ? type_name(used && has_window(i, full_layers)) : types[static_cast<size_t>(i)];
     if (type != type_name(false) && (!used || type != type_name(true)))
       f.refuse("layer_types", '"' + type + '"', "full_attention; sliding_attention with use_sliding_window");
     if (used) c.window.push_back(type == type_name(true) ? window : 0);
   }
+}
+
+void used_window_field(ConfigFields& f, ModelConfig& c, int64_t window) {
+  bool used = !f.reading() && std::ranges::any_of(c.window, [](int64_t each) { return each > 0; });
+  f.optional({"use_sliding_window"}, used);
+  if (used) one_window_field(f, c, window);
 }
 
 void experts_fields(ConfigFields& f, ModelConfig& c, ConfigFields::Names count) {

@@ -30,8 +30,13 @@ void experts_fields(ConfigFields& f, ModelConfig& c, ConfigFields::Names count);
 void sparse_layer_fields(ConfigFields& f, ModelConfig& c);
 // sliding_window, of all layers; `window` where the file says nothing.
 void one_window_field(ConfigFields& f, ModelConfig& c, int64_t window);
-// Windows of some layers, as Qwen2 and Qwen3 write them.
-void layer_window_fields(ConfigFields& f, ModelConfig& c);
+// The same where use_sliding_window is true.
+void used_window_field(ConfigFields& f, ModelConfig& c, int64_t window);
+// Windows of some layers, as Qwen writes them. Where layer_types does not say which: has_window(layer,
+// max_window_layers), of Qwen2 and Qwen3 the layers from max_window_layers on.
+void layer_window_fields(
+    ConfigFields& f, ModelConfig& c,
+    bool (*has_window)(int64_t, int64_t) = [](int64_t layer, int64_t full) { return layer >= full; });
 
 TensorNames gpt2_tensors(), bloom_tensors(), llama_tensors(), experts_tensors();
 

@@ -15,7 +15,8 @@ std::vector<Case> position_cases() {
                    {"rotary_dim", dim},       {"theta", 10000.0},
                    {"interleaved", false},    {"scaling", std::string("none")},
                    {"factor", 1.0},           {"low_freq_factor", 1.0},
-                   {"high_freq_factor", 4.0}, {"original_max_positions", int64_t{8192}}};
+                   {"high_freq_factor", 4.0}, {"original_max_positions", int64_t{8192}},
+                   {"truncate", true},        {"attention_factor", 1.0}};
     for (const auto& [key, value] : extra.entries()) attrs.set(key, value);
     cases.push_back({.op = Op::kRope,
                      .name = name,
@@ -31,6 +32,16 @@ std::vector<Case> position_cases() {
   rope("inverse", 5, 2, 8, {{"inverse", true}});
   rope("linear", 4, 1, 16, {{"scaling", std::string("linear")}, {"factor", 4.0}});
   rope("llama3", 9, 2, 64, {{"scaling", std::string("llama3")}, {"factor", 8.0}, {"theta", 500000.0}});
+  const Attrs yarn = {{"scaling", std::string("yarn")},
+                      {"factor", 4.0},
+                      {"high_freq_factor", 32.0},
+                      {"original_max_positions", int64_t{2048}},
+                      {"attention_factor", 1.1386294}};
+  rope("yarn", 9, 2, 64, yarn);
+  Attrs part = yarn;
+  part.set("truncate", false), part.set("rotary_dim", int64_t{32});
+  part.set("interleaved", true), part.set("inverse", true);
+  rope("yarn_interleaved_partial", 5, 2, 64, part);
   rope("wide", 3, 2, 40, {{"rotary_dim", int64_t{32}}});  // pairs and remainder in 16-byte pieces
   rope("wide_interleaved", 3, 2, 40, {{"rotary_dim", int64_t{32}}, {"interleaved", true}});
   rope("1024_32x128", 1024, 32, 128, {}, true);

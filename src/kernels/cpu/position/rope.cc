@@ -41,7 +41,7 @@ OCTET_SIMD Turn turn(const double* frequencies, double position) {
 struct RopePlan {
   int64_t heads, dim, pairs;
   bool interleaved;
-  float sign;
+  float sign, factor;
   std::vector<double> frequencies;  // of every pair, or twice each when interleaved; padded to whole vectors
 };
 
@@ -71,14 +71,14 @@ void rope(const RowCall& call, const RopePlan& plan) {
   const auto angles = static_cast<int64_t>(plan.frequencies.size());
   float *cosines = call.scratch, *sines = call.scratch + angles;
   const int64_t rotary = 2 * plan.pairs;
-  Floats sign = simd::broadcast(plan.sign);
+  Floats sign = simd::broadcast(plan.sign * plan.factor);
   if (plan.interleaved) {
-    for (int i = 0; i < simd::kLanes; i += 2) sign[i] = -plan.sign;
+    for (int i = 0; i < simd::kLanes; i += 2) sign[i] = -sign[i];
   }
   for (int64_t row = 0; row < call.rows; ++row) {
     for (int64_t i = 0; i < angles; i += simd::kLanes) {
       const Turn t = turn(plan.frequencies.data() + i, positions[row]);
-      simd::store(cosines + i, t.cosine, simd::Full{});
+      simd::store(cosines + i, t.cosine * plan.factor, simd::Full{});
       simd::store(sines + i, t.sine * sign, simd::Full{});
     }
     for (int64_t head = 0; head < plan.heads; ++head) {
@@ -107,6 +107,7 @@ std::optional<RowKernel> rope_row_kernel(const Graph&, const Node& node, RowUse)
   plan.pairs = static_cast<int64_t>(frequencies.size());
   plan.interleaved = node.attr<bool>("interleaved");
   plan.sign = node.attr<bool>("inverse") ? -1.0f : 1.0f;
+  plan.factor = static_cast<float>(node.attr<double>("attention_factor"));
   for (double frequency : frequencies) {
     plan.frequencies.insert(plan.frequencies.end(), plan.interleaved ? 2 : 1, frequency);
   }

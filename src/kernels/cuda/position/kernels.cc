@@ -37,6 +37,7 @@ BoundRope rope_of_node(const Node& node) {
   rope.plan.pairs = static_cast<int>(values.size());
   rope.plan.interleaved = node.attr<bool>("interleaved");
   rope.plan.sign = node.attr<bool>("inverse") ? -1.0f : 1.0f;
+  rope.plan.factor = static_cast<float>(node.attr<double>("attention_factor"));
   rope.plan.frequencies = rope.frequencies.get();
   return rope;
 }

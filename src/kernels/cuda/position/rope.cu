@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 4) rope_kernel(const __grid_constant
     const int of = first + i / p.pairs;
     if (of >= p.tokens) break;
     const float2 t = turn(p.frequencies[i % p.pairs], positions[of]);
-    turns[i] = {t.x, p.sign * t.y};
+    turns[i] = {p.factor * t.x, p.factor * p.sign * t.y};
   }
   __syncthreads();
   if (turns_some) {
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) rope_scatter_rows_kernel(RopeAppendP
   load_pairs(item);
   for (int pair = static_cast<int>(threadIdx.x); pair < rope.pairs; pair += kThreads) {
     const float2 t = turn(rope.frequencies[pair], x.positions[token]);
-    turns[turn_index<kVec>(pair)] = {t.x, rope.sign * t.y};
+    turns[turn_index<kVec>(pair)] = {rope.factor * t.x, rope.factor * rope.sign * t.y};
   }
 #pragma unroll 2
   for (; i < still; i += stride) {

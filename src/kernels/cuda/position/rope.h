@@ -13,6 +13,7 @@ struct RopePlan {
   int tokens = 0, heads = 0, dim = 0, pairs = 0;  // pairs: rotary_dim / 2
   bool interleaved = false;
   float sign = 1;                       // -1 turns back
+  float factor = 1;                     // what turns is multiplied by it
   const double* frequencies = nullptr;  // device f64[pairs]
 };
 
