@@ -22,16 +22,25 @@ struct PackedScheme {
   int64_t zero_bias = 0;                      // added to stored zero points: 1 in GPTQ's first layout
   bool symmetric = true;                      // compressed-tensors: no zero points are stored
   bool int8_activations = false;              // a token; else weights alone are quantized
+  bool operator==(const PackedScheme&) const = default;
+};
+
+// Which linears have which scheme: the first of `rules` whose target is the module's name, "re:" and a regular
+// expression that matches from its beginning, or "Linear", which is every linear.
+struct PackedSchemes {
+  PackedSchemes() = default;
+  PackedSchemes(const PackedScheme& all) : rules{{"Linear", all}} {}
+  std::vector<std::pair<std::string, PackedScheme>> rules = {};
 };
 
 // Nothing where config.json describes no such weights. Throws kUnsupported naming the field whose value is not run.
-std::optional<PackedScheme> parse_packing(const std::string& json_text, const std::string& where);
+std::optional<PackedSchemes> parse_packing(const std::string& json_text, const std::string& where);
 
 class PackedTensors {
  public:
   // Checks presence, type and shape of what belongs to codes, and reads the groups of columns; throws kCorrupt naming
   // the tensor.
-  PackedTensors(const TensorSource& tensors, const ModelConfig& config, const PackedScheme& scheme,
+  PackedTensors(const TensorSource& tensors, const ModelConfig& config, const PackedSchemes& schemes,
                 const std::string& where);
 
   bool holds(const std::string& tensor) const { return linears_.contains(tensor); }  // "X.weight" is in codes
@@ -43,19 +52,18 @@ class PackedTensors {
 
  private:
   struct Linear {
+    PackedScheme scheme;
     int64_t outputs = 0, inputs = 0;
     std::string codes, scales, zeros;  // names; zeros may be ""
     bool has_zeros = false;            // not all are zero
     std::vector<int32_t> columns;      // sorted by group; empty: in order
   };
-  Linear read_linear(const std::string& module, const Shape& shape, bool plain);
-  std::vector<int32_t> sorted_columns(const std::string& name, int64_t inputs) const;
+  Linear read_linear(const std::string& module, const PackedScheme& scheme, const Shape& shape, bool plain);
+  std::vector<int32_t> sorted_columns(const std::string& name, int64_t inputs, ScaleLayout layout) const;
   const TensorType& expect(const std::string& name, const std::string& owner, const TensorType& want);
   int zero_at(const Linear& linear, const TensorView& zeros, int64_t n, int64_t g) const;
-  int64_t groups(int64_t inputs) const;
 
   const TensorSource& tensors_;
-  PackedScheme scheme_;
   std::string where_;
   ModelConfig config_;
   std::map<std::string, Linear> linears_;                       // by tensor "X.weight"

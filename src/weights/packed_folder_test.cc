@@ -124,7 +124,8 @@ TEST(PackedFolder, RefusesByFieldAndValue) {
       {awq, [](Json& c) { c["bits"] = 8; }, "bits is 8 (supported: 4)"},
       {ct, [](Json& c) { c["config_groups"]["group_0"]["weights"]["strategy"] = "tensor_group"; }, "strategy is"},
       {ct, [](Json& c) { c["config_groups"]["group_0"]["weights"]["symmetric"] = false; }, "has no tensor"},
-      {ct, [](Json& c) { c["config_groups"]["group_0"]["targets"] = {"re:.*"}; }, "targets is [\"re:.*\"]"},
+      {ct, [](Json& c) { c["config_groups"]["group_0"]["targets"] = {"re:.*mlp"}; }, "no group of quantization_config"},
+      {ct, [](Json& c) { c["config_groups"]["group_0"]["targets"] = 1; }, "targets is 1 (supported: a list of names)"},
       {ct, [](Json& c) { c["format"] = "marlin-24"; }, "format is \"marlin-24\""},
   };
   for (const Row& row : rows)
@@ -208,11 +209,11 @@ struct Published {
     config.head_dim = kN / 2, config.intermediate = 64, config.max_positions = 32;
     const TensorSource source(folder.file("model.safetensors"));
     const PackedTensors packed(source, config,
-                               {.method = method,
-                                .format = bits == 4 ? DType::kI4 : DType::kI8,
-                                .layout = ScaleLayout::kRow32,
-                                .zero_bias = zero_bias,
-                                .symmetric = false},
+                               PackedScheme{.method = method,
+                                            .format = bits == 4 ? DType::kI4 : DType::kI8,
+                                            .layout = ScaleLayout::kRow32,
+                                            .zero_bias = zero_bias,
+                                            .symmetric = false},
                                "here");
     for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
       if (!packed.holds(tensor.name)) continue;

@@ -32,7 +32,8 @@ ScaleLayout weight_layout(const ConfigField& weights) {
 }
 
 ActivationScales activation_scales(const ConfigField& activations) {
-  if (!activations.json.is_object()) activations.refuse("an FP8 scheme: weights alone in FP8 are not run");
+  if (activations.json.is_null()) return ActivationScales::kNone;
+  if (!activations.json.is_object()) activations.refuse("an FP8 scheme, or null");
   check_e4m3(activations);
   const ConfigField strategy = activations["strategy"], dynamic = activations["dynamic"];
   if (!dynamic.json.is_boolean()) dynamic.refuse("true, false");
@@ -48,17 +49,16 @@ ActivationScales activation_scales(const ConfigField& activations) {
 }
 
 FolderQuantization compressed_tensors(const ConfigField& config) {
-  FolderQuantization result;
-  const ConfigField format = config["format"];
-  if (format.text() != "float-quantized") format.refuse("float-quantized, int-quantized, pack-quantized");
-  const ConfigField groups = config["config_groups"];
-  if (!groups.json.is_object() || groups.json.size() != 1) groups.refuse("one group");
-  const ConfigField group = groups[groups.json.begin().key().c_str()];
-  group["targets"].want({"Linear"});
-  group["output_activations"].want_absent_or(nullptr);
-  group["format"].want_absent_or("float-quantized");
-  result.weights = weight_layout(group["weights"]);
-  result.activations = activation_scales(group["input_activations"]);
+  std::optional<FolderQuantization> first;
+  for_groups(config, {"float-quantized", "naive-quantized"},
+             [&](const ConfigField& group, const std::vector<std::string>&) {
+               group["output_activations"].want_absent_or(nullptr);
+               const FolderQuantization own{.weights = weight_layout(group["weights"]),
+                                            .activations = activation_scales(group["input_activations"])};
+               if (first && *first != own) group.refuse("groups in FP8 that all have one scheme");
+               first = own;
+             });
+  FolderQuantization result = *first;
   const ConfigField cache = config["kv_cache_scheme"];
   if (!cache.json.is_null()) {
     check_e4m3(cache);
@@ -66,10 +66,7 @@ FolderQuantization compressed_tensors(const ConfigField& config) {
     cache["dynamic"].want_absent_or(false);
     result.kv_cache = true;
   }
-  for (const char* key : {"sparsity_config", "transform_config"}) {
-    const ConfigField field = config[key];
-    if (!field.json.is_null() && !field.json.empty()) field.refuse("none");
-  }
+  want_dense(config);
   return result;
 }
 
@@ -125,10 +122,9 @@ void take_part(const CheckpointTensor& tensor, const std::string& param, const s
 std::optional<FolderQuantization> parse_quantization(const std::string& json_text, const std::string& where) {
   const Json json = parse_json(json_text, where);
   check(json.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", where);
-  const auto found = json.find("quantization_config");
-  if (found == json.end() || found->is_null()) return std::nullopt;
-  const ConfigField config{*found, where + ": quantization_config"};
-  check(found->is_object(), ErrorCode::kCorrupt, "{} is not an object", config.path);
+  const ConfigField config = quantization_field(json, where);
+  if (config.json.is_null()) return std::nullopt;
+  check(config.json.is_object(), ErrorCode::kCorrupt, "{} is not an object", config.path);
   const ConfigField method = config["quant_method"];
   FolderQuantization result;
   if (method.text() == "compressed-tensors") {
@@ -139,7 +135,8 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
     method.refuse("awq, compressed-tensors, fp8, gptq");
   }
   const bool blocks = result.weights == ScaleLayout::kTile128;
-  check(blocks == (result.activations == ActivationScales::kBlock), ErrorCode::kUnsupported,
+  check(blocks == (result.activations == ActivationScales::kBlock) || result.activations == ActivationScales::kNone,
+        ErrorCode::kUnsupported,
         "{}: weights in blocks of 128x128 go with activations in groups of 128, and with no others", config.path);
   return result;
 }
@@ -213,8 +210,6 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
     std::string scale = tensor.name + "_scale";
     if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
     const Shape& shape = expect(scale, tensor.name);
-    check(scheme.weights != ScaleLayout::kTile128 || has_blocks(tensor, type->shape), ErrorCode::kUnsupported,
-          "{}: {} and another linear would share a block of 128 rows", where, tensor.name);
     check(fits(shape, type->shape, tensor.transposed, scheme.weights), ErrorCode::kCorrupt,
           "{}: {} has shape {} beside codes {}, which does not fit the scheme \"{}\" of quantization_config", where,
           scale, to_string(shape), to_string(type->shape), scale_layout_name(scheme.weights));
@@ -223,8 +218,9 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
       check(expect(module_of(tensor.name) + ".input_scale", tensor.name).elements() == 1, ErrorCode::kCorrupt,
             "{}: {}.input_scale must be one value", where, module_of(tensor.name));
   }
-  for (const std::string& name : tensors.names()) {  // scales that need not be there
-    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".input_scale")) continue;
+  for (const std::string& name : tensors.names()) {  // scales that need not be there, or are not used
+    const auto is = [&](const char* part) { return name.ends_with(part); };
+    if (!is(".k_scale") && !is(".v_scale") && !is(".kv_scale") && !is(".input_scale") && !is(".output_scale")) continue;
     check(expect(name, "the folder").elements() == 1, ErrorCode::kCorrupt, "{}: {} has shape {}, it must be one value",
           where, name, to_string(tensors.find_type(name)->shape));
   }
@@ -244,6 +240,10 @@ void QuantizedTensors::add_scales(const std::string& param, ParamView& view) con
     if (scale == scale_names_.end()) return;
     std::vector<float> scales = floats(scale->second), own;
     const int64_t rows = view.rows / tensor.parts;
+    if (shares_blocks(tensor)) {
+      add_row_scales(tensor, param, scales, view);
+      continue;
+    }
     view.layout = by_rows_ ? ScaleLayout::kRow : scheme_.weights;
     if (by_rows_) {
       own.assign(static_cast<size_t>(rows), scales[0]);
@@ -254,6 +254,26 @@ void QuantizedTensors::add_scales(const std::string& param, ParamView& view) con
     }
     view.scale_inv.insert(view.scale_inv.end(), own.begin(), own.end());
   }
+}
+
+bool QuantizedTensors::shares_blocks(const CheckpointTensor& tensor) const {
+  return scheme_.weights == ScaleLayout::kTile128 && !has_blocks(tensor, tensors_.find_type(tensor.name)->shape);
+}
+
+// The scale of every row in each 128 columns: blocks of other rows need not fill those of the parameter.
+void QuantizedTensors::add_row_scales(const CheckpointTensor& tensor, const std::string& param,
+                                      const std::vector<float>& scales, ParamView& view) const {
+  const int64_t groups = (view.cols + 127) / 128, first = view.rows / tensor.parts * tensor.part;
+  const auto i = std::ranges::find(tensor.params, param) - tensor.params.begin();
+  view.layout = ScaleLayout::kRow128;
+  view.scale_inv.resize(static_cast<size_t>(groups * view.rows));
+  for_each_piece(tensor, tensors_.find_type(tensor.name)->shape[0], static_cast<size_t>(i),
+                 [&](int64_t at, int64_t of_param, int64_t rows) {
+                   for (int64_t row = 0; row < rows; ++row)
+                     for (int64_t g = 0; g < groups; ++g)
+                       view.scale_inv[static_cast<size_t>(g * view.rows + first + of_param + row)] =
+                           scales[static_cast<size_t>((at + row) / 128 * groups + g)];
+                 });
 }
 
 std::vector<CheckpointTensor> QuantizedTensors::holders(const std::string& param) const {
@@ -279,22 +299,28 @@ std::optional<float> QuantizedTensors::scale(StateRole role, const std::string& 
     const std::vector<CheckpointTensor> found = holders(block + projection + std::string(kWeight));
     if (found.empty()) continue;
     const std::string module = module_of(found[0].name);
-    const std::string name = module.substr(0, module.rfind('.') + 1) + (index == kKeys ? "k" : "v") + "_scale";
-    if (tensors_.find_type(name) == nullptr) continue;
-    return role == StateRole::kCacheScaleInv ? floats(name)[0] : 1 / floats(name)[0];
+    const std::string attention = module.substr(0, module.rfind('.') + 1), side = index == kKeys ? "k" : "v";
+    for (const std::string& name : {side + "_scale", side + "_proj." + side + "_scale", side + "_proj.output_scale",
+                                    "attn." + side + "_scale", std::string("kv_scale")}) {
+      if (tensors_.find_type(attention + name) == nullptr) continue;
+      const float scale_inv = floats(attention + name)[0];
+      return role == StateRole::kCacheScaleInv ? scale_inv : 1 / scale_inv;
+    }
   }
   return std::nullopt;
 }
 
 Recipe QuantizedTensors::recipe() const {
+  if (scheme_.activations == ActivationScales::kNone) return parse_recipe("bf16");
   Recipe recipe = parse_recipe(scheme_.activations == ActivationScales::kToken    ? "fp8-current"
                                : scheme_.activations == ActivationScales::kStatic ? "fp8-delayed"
                                                                                   : "fp8-block");
   recipe.per_channel_weights = by_rows_ || scheme_.weights == ScaleLayout::kRow;
   for (const auto& [gemm, first] : layout_.x_of) {
     const std::vector<CheckpointTensor> found = holders(gemm + std::string(kWeight));
-    const bool stored =
-        std::ranges::all_of(found, [&](const CheckpointTensor& tensor) { return scale_names_.contains(tensor.name); });
+    const bool stored = std::ranges::all_of(found, [&](const CheckpointTensor& tensor) {
+      return scale_names_.contains(tensor.name) && !shares_blocks(tensor);
+    });
     if (found.empty() || !stored) recipe.decisions[gemm + "/fprop"] = {};
   }
   return recipe;

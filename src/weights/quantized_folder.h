@@ -1,6 +1,6 @@
 // Hugging Face folders in FP8: their quantization_config, their tensors, and how they are written. X.weight in F8_E4M3
 // beside X.weight_scale (one value, [N], [N, 1] or 128x128 blocks; or X.weight_scale_inv, the same by another name),
-// X.input_scale, and k_scale and v_scale of attention.
+// X.input_scale, and scales of an attention's keys and values under any of the names in use.
 #pragma once
 
 #include <functional>
@@ -19,14 +19,16 @@ enum class ActivationScales : uint8_t {
   kToken,   // one a token, as it comes
   kStatic,  // one a linear, kept in the folder
   kBlock,   // 1x128, as they come
+  kNone,    // weights alone are in FP8: they are dequantized as they are read
 };
 
-// The quantization_config: FP8 weights as compressed-tensors ("float-quantized") and the DeepSeek-style method "fp8"
-// describe them. What a tensor holds is told by the tensors; this says how to run them.
+// The quantization_config: FP8 weights as compressed-tensors ("float-quantized", "naive-quantized") and the
+// DeepSeek-style method "fp8" describe them. What a tensor holds is told by the tensors; this says how to run them.
 struct FolderQuantization {
   ScaleLayout weights = ScaleLayout::kRow;  // kTensor, kRow or kTile128
   ActivationScales activations = ActivationScales::kToken;
   bool kv_cache = false;  // FP8, with scales of keys and values in every layer
+  bool operator==(const FolderQuantization&) const = default;
 };
 
 // Nothing where config.json has no quantization_config. Throws kUnsupported naming the field whose value Octet cannot
@@ -63,6 +65,10 @@ class QuantizedTensors {
 
  private:
   std::vector<float> floats(const std::string& name) const;
+  // A block of 128 rows of it holds rows of two parameters, or of two experts: these are dequantized.
+  bool shares_blocks(const CheckpointTensor& tensor) const;
+  void add_row_scales(const CheckpointTensor& tensor, const std::string& param, const std::vector<float>& scales,
+                      ParamView& view) const;
   std::vector<CheckpointTensor> holders(const std::string& param) const;  // none: unknown
 
   const TensorSource& tensors_;

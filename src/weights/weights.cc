@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "exec/logical_states.h"
 #include "io/safetensors.h"
+#include "weights/config_field.h"
 #include "weights/packed_folder.h"
 #include "weights/quantized_folder.h"
 
@@ -69,14 +70,33 @@ void settle_head(ModelConfig& config, const TensorSource& tensors, const std::st
       folder, head, embedding);
 }
 
+// config.json with the quantization_config that AutoGPTQ and AutoAWQ kept in a file of its own, and the file to name.
+std::pair<std::string, std::string> with_quantization_file(const std::string& config, const std::string& folder) {
+  const std::string where = folder + "/config.json";
+  const nlohmann::json plain = parse_json(config, where);
+  if (!quantization_field(plain, where).json.is_null()) return {config, where};
+  for (const auto& [name, method] : {std::pair("quantize_config.json", "gptq"), {"quant_config.json", "awq"}}) {
+    const std::string path = folder + "/" + name;
+    if (!path_exists(path)) continue;
+    auto own = parse_json<nlohmann::ordered_json>(read_file(path, kMaxConfigBytes), path);
+    check(own.is_object(), ErrorCode::kCorrupt, "{}: not a JSON object", path);
+    if (!own.contains("quant_method")) own["quant_method"] = method;
+    for (const auto& [usual, older] : {std::pair("bits", "w_bit"), {"group_size", "q_group_size"}})
+      if (!own.contains(usual) && own.contains(older)) own[usual] = own.at(older);
+    return {nlohmann::ordered_json{{kField, own}}.dump(), path};
+  }
+  return {config, where};
+}
+
 class HuggingFaceWeights : public WeightSource {
  public:
   explicit HuggingFaceWeights(const std::string& folder) : folder_(folder) {
     std::string config_path = folder + "/config.json", text = read_file(config_path, kMaxConfigBytes);
     config_ = parse_hugging_face_config(text, config_path);
     special_ = read_special_tokens(folder);
-    const std::optional<PackedScheme> packing = parse_packing(text, config_path);
-    const std::optional<FolderQuantization> scheme = packing ? std::nullopt : parse_quantization(text, config_path);
+    const auto [quantized, where] = with_quantization_file(text, folder);
+    const std::optional<PackedSchemes> packing = parse_packing(quantized, where);
+    const std::optional<FolderQuantization> scheme = packing ? std::nullopt : parse_quantization(quantized, where);
     tensors_ = open_safetensors(folder);
     settle_head(config_, *tensors_, folder);
     if (packing) packed_ = std::make_unique<PackedTensors>(*tensors_, config_, *packing, folder);
@@ -237,16 +257,28 @@ Recipe serving_recipe(const WeightSource& source, const Target& target, const st
   const bool groups = stored && stored->scaling == Scaling::kGroup;
   if (name.empty() && !groups) return stored ? *stored : parse_recipe(otherwise);
   Recipe recipe = parse_recipe(!name.empty() ? name : target.device == Device::kCuda ? "w4a8" : stored->name);
-  if (name.empty() && target.find_product(recipe.forward_format, stored->weights.format) == nullptr) {
-    log_info("weights of {} bits by groups have no kernels on {}: they run as bf16, dequantized as they are loaded",
-             stored->weights.format == DType::kI8 ? 8 : 4, target.name);
-    return parse_recipe("bf16");
-  }
   if (groups && recipe.scaling == Scaling::kGroup) {
     recipe.weights = stored->weights;
     recipe.decisions = stored->decisions;
   }
-  return recipe;
+  if (!name.empty()) return recipe;
+  const auto has_kernels = [&](DType format) { return target.find_product(recipe.forward_format, format) != nullptr; };
+  bool some = has_kernels(recipe.weights.format);
+  std::optional<DType> without;
+  for (auto& [gemm, decision] : recipe.decisions) {
+    if (!decision.codes) continue;
+    const DType format = decision.weights.format;
+    if (has_kernels(format)) {
+      some = true, recipe.weights.format = format;
+    } else {
+      without = format, decision = {};
+    }
+  }
+  if (!some) without = stored->weights.format;
+  if (without)
+    log_info("weights of {} bits by groups have no kernels on {}: they run as bf16, dequantized as they are loaded",
+             *without == DType::kI8 ? 8 : 4, target.name);
+  return some ? recipe : parse_recipe("bf16");
 }
 
 std::vector<float> read_parameter(const TensorSource& tensors, const ModelConfig& config, const std::string& param,
