@@ -75,8 +75,9 @@ FusionMembers scales_from(const UseGraph& uses, NodeId first) {
     const auto same = [&](const char* key) {
       return attr_or_default(node.op, node.attrs, key) == attr_or_default(start.op, start.attrs, key);
     };
-    return node.op == Op::kUpdateScales && node.results[0] == start.results[0] && same("margin") && same("pow2") &&
-           same("algo");
+    const auto finite = [](const Node& update) { return update.inputs.size() > 2 ? update.inputs[2] : Value::none(); };
+    return node.op == Op::kUpdateScales && node.results[0] == start.results[0] && finite(node) == finite(start) &&
+           same("margin") && same("pow2") && same("algo");
   });
 }
 

@@ -220,6 +220,10 @@ void DelayedScales::advance() {
   if (apply == nullptr) return;
   Builder builder(*apply);
   builder.set_phase(Phase::kOptimizer);
+  std::vector<Value> finite;  // of the step: a skipped one leaves the histories, whose amaxes may be finite and huge
+  for (int32_t i = 0; i < apply->size(); ++i) {
+    if (apply->node(NodeId{i}).op == Op::kClipFactor) finite = {{NodeId{i}, 2}};
+  }
   for (const auto& [key, format] : formats_) {
     const Value history = state(builder, StateRole::kAmaxHistory, key, recipe_.amax_history_length);
     const Value amax = state(builder, StateRole::kAmax, key);
@@ -227,7 +231,9 @@ void DelayedScales::advance() {
                    {"margin", recipe_.margin},
                    {"pow2", recipe_.power_of_two},
                    {"algo", recipe_.history_max ? "max" : "most_recent"}};
-    NodeId node = builder.emit(Op::kUpdateScales, {history, amax}, std::move(attrs), key);
+    std::vector<Value> inputs = {history, amax};
+    inputs.insert(inputs.end(), finite.begin(), finite.end());
+    NodeId node = builder.emit(Op::kUpdateScales, std::move(inputs), std::move(attrs), key);
     builder.update(state_name(StateRole::kAmaxHistory, key), {node, 0});
     builder.update(state_name(StateRole::kScale, key), {node, 1});
   }

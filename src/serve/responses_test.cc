@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kTemplate =
     "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
-    "{{ m.content }}{% for c in m.tool_calls or [] %}!{{ c.function.name }}{{ c.function.arguments.x }}{% endfor %}"
+    "{{ (m.content or '') | replace('\n', '/') }}{% for c in m.tool_calls or [] %}!{{ c.function.name }}{{ "
+    "c.function.arguments.x }}{% endfor %}"
     "{% endfor %}{% if tools %}T{{ tools[0].function.name }}{% endif %}<assistant>{{ reasoning_effort or '' }}";
 constexpr const char* kTools =
     R"([{"type": "function", "name": "get", "parameters": {"type": "object"}, "strict": null}])";
@@ -219,7 +220,7 @@ TEST_F(ResponsesTest, AStreamThatFailsSaysSoInItsLastEvent) {
 
 TEST_F(ResponsesTest, ItemsAreMessages) {
   start();
-  const Json body = Json::parse(R"({"tool_choice": "none", "reasoning": {"effort": "low"},
+  const Json body = Json::parse(R"({"instructions": "Be", "tool_choice": "none", "reasoning": {"effort": "low"},
     "input": [{"role": "developer", "content": "so"},
               {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
               {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -234,12 +235,12 @@ TEST_F(ResponsesTest, ItemsAreMessages) {
               {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "leads nowhere"}]},
               {"role": "user", "content": "So"}]})");
   EXPECT_EQ(prompt_of(body),
-            "<system>so<user>Hi<assistant>[hm]ok!get1!put2<tool>one<tool>two<assistant>!get3<user>So"
+            "<system>Be//so<user>Hi<assistant>[hm]ok!get1!put2<tool>one<tool>two<assistant>!get3<user>So"
             "<assistant>low");
   Fields fields(body);
   const ChatInput input = read_response_input(fields, tiny_->model, Json::array());
-  EXPECT_EQ(input.messages[3]["tool_call_id"], "c1");
-  EXPECT_EQ(input.messages[2]["tool_calls"][1]["id"], "c2");
+  EXPECT_EQ(input.messages[4]["tool_call_id"], "c1");
+  EXPECT_EQ(input.messages[3]["tool_calls"][1]["id"], "c2");
   EXPECT_FALSE(input.choice.calls);
 }
 
@@ -416,6 +417,7 @@ TEST_F(ResponsesTest, WhatCannotBeServedIsNamed) {
       {R"({"conversation": "c"})", "conversation"},
       {R"({"prompt": {"id": "p"}})", "prompt"},
       {R"({"previous_response_id": 3})", "previous_response_id"},
+      {R"({"chat_template_kwargs": {"tools": 1}})", "chat_template_kwargs.tools"},
       {R"({"chat_template": "x"})", "chat_template"},
   };
   for (const auto& [text, want] : cases) {

@@ -88,6 +88,7 @@ Types update_scales_type(const Graph& graph, const Node& node) {
   const TensorType& history = input_type(graph, node, 0);
   require(history.dtype == DType::kF32 && history.shape.rank() == 1, node, "history is {} (want f32[L])", history);
   require_type(graph, node, 1, f32({1}));
+  require_optional(graph, node, "finite", f32({1}));
   return {history, f32({1}), f32({1})};
 }
 
@@ -138,7 +139,7 @@ const OpFacts update_scales = {
     .in_place = {0},
     .members_independent = true,
     .meaning =
-        "history' = [amax, history[0..L-2]], or history where amax is 0 or not finite; scale "
+        "history' = [amax, history[0..L-2]], or history where amax is 0 or not finite or finite is 0; scale "
         "by the formula of compute_scale from the maximum of history' (algo max) or its "
         "first entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,

@@ -152,6 +152,15 @@ std::vector<Case> precision_cases() {
                          .dtypes = {DType::kF32},
                          .gradient = false});
       }
+      for (double finite : {0.0, 1.0}) {
+        cases.push_back({.op = Op::kUpdateScales,
+                         .name = fmt::format("{}_finite_{}{}", algo, finite, suffix),
+                         .inputs = {given(DType::kF32, {4}, {2, 8, 1, 16}), given(DType::kF32, {1}, {1e30}),
+                                    given(DType::kF32, {1}, {finite})},
+                         .attrs = attrs,
+                         .dtypes = {DType::kF32},
+                         .gradient = false});
+      }
       cases.push_back({.op = Op::kUpdateScales,
                        .name = fmt::format("{}_300{}", algo, suffix),
                        .inputs = {normal(DType::kF32, {300}), given(DType::kF32, {1}, {0.25})},

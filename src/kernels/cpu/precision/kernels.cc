@@ -281,11 +281,13 @@ BoundKernel bind_compute_scale(const Graph&, const Node& node) {
 
 BoundKernel bind_update_scales(const Graph&, const Node& node) {
   const bool newest_only = node.attr<std::string>("algo") != "max";
-  return [formula = ScaleFormula(node), newest_only](const KernelArgs& args) {
+  const bool may_skip = node.inputs.size() > 2;
+  return [formula = ScaleFormula(node), newest_only, may_skip](const KernelArgs& args) {
     const float* old = args.in[0].as<float>();
     const int64_t length = args.in[0].elements();
     const float newest = *args.in[1].as<float>();
-    const bool counts = std::isfinite(newest) && newest != 0;
+    const bool skipped = may_skip && *args.in[2].as<float>() == 0;
+    const bool counts = std::isfinite(newest) && newest != 0 && !skipped;
     const int64_t shift = counts ? 1 : 0, seen = newest_only ? 1 - shift : length - shift;
     uint32_t amax = counts ? magnitude_bits(newest) : 0;
     for (int64_t i = 0; i < seen; ++i) amax = std::max(amax, magnitude_bits(old[i]));

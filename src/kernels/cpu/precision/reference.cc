@@ -103,11 +103,12 @@ void quantize(const Node& node, RefInputs in, RefResults out) {
 }
 
 // history = [amax, history[0], ..., history[L-2]]; the scale is of its maximum or of the newest entry. An amax of 0, a
-// NaN and an infinity leave the history, and so the scale, as they are.
+// NaN, an infinity and those of a step that is not finite leave the history, and so the scale, as they are.
 void update_scales(const Node& node, RefInputs in, RefResults out) {
   auto& history = out[0].values;
   history = in[0]->values;
-  if (const double newest = (*in[1])[0]; std::isfinite(newest) && newest != 0) {
+  const bool skipped = in.size() > 2 && (*in[2])[0] == 0;
+  if (const double newest = (*in[1])[0]; std::isfinite(newest) && newest != 0 && !skipped) {
     std::rotate(history.rbegin(), history.rbegin() + 1, history.rend());
     history[0] = newest;
   }

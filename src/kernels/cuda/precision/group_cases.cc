@@ -5,7 +5,8 @@
 namespace octet::cuda {
 namespace {
 
-// A body of nodes with two inputs of their own each; `dropped` says which results are unused.
+// A body of nodes with two inputs of their own each, and one more that all share where their number is odd; `dropped`
+// says which results are unused.
 template <typename Dropped>
 Graph pairs_body(const std::string& kind, const char* member, Op op, const std::vector<TensorType>& types,
                  const std::function<Attrs(size_t)>& attrs, const Dropped& dropped) {
@@ -15,9 +16,11 @@ Graph pairs_body(const std::string& kind, const char* member, Op op, const std::
     const std::string name = "leaf" + std::to_string(leaves.size());
     leaves.push_back({body.add({.op = Op::kInput, .results = {type}, .name = name}), 0});
   }
-  for (size_t i = 0; i < leaves.size(); i += 2) {
+  for (size_t i = 0; i + 1 < leaves.size(); i += 2) {
     const std::string name = fmt::format("{}{}", member, i / 2);
-    const NodeId id = body.add({.op = op, .inputs = {leaves[i], leaves[i + 1]}, .attrs = attrs(i / 2), .name = name});
+    std::vector<Value> inputs = {leaves[i], leaves[i + 1]};
+    if (leaves.size() % 2 != 0) inputs.push_back(leaves.back());
+    const NodeId id = body.add({.op = op, .inputs = std::move(inputs), .attrs = attrs(i / 2), .name = name});
     for (size_t r = 0; r < body.node(id).results.size(); ++r) {
       if (!dropped(i / 2, r)) body.outputs().push_back({fmt::format("{}.{}", name, r), {id, static_cast<int32_t>(r)}});
     }
@@ -27,7 +30,8 @@ Graph pairs_body(const std::string& kind, const char* member, Op op, const std::
 
 }  // namespace
 
-cpu::Case update_scales_group_case(int count, int64_t length, const std::string& algo) {
+cpu::Case update_scales_group_case(int count, int64_t length, const std::string& algo,
+                                   const std::vector<double>& finite) {
   cpu::Case c{
       .op = Op::kFusion, .name = fmt::format("update_scales_group_{}_{}_{}", count, length, algo), .gradient = false};
   for (int i = 0; i < count; ++i) {
@@ -35,6 +39,7 @@ cpu::Case update_scales_group_case(int count, int64_t length, const std::string&
     const double odd = i % 3 == 0 ? std::numeric_limits<double>::quiet_NaN() : 0.0;  // leave the history as it is
     c.inputs.push_back(cpu::given(DType::kF32, {1}, {i % 5 == 4 ? odd : 100.0 / (i + 1)}));
   }
+  for (double value : finite) c.inputs.push_back(cpu::given(DType::kF32, {1}, {value}));
   c.body = [algo](const std::vector<TensorType>& types) {
     const auto attrs = [&](size_t i) {
       return Attrs{{"format", std::string(i % 2 == 0 ? "e4m3" : "e5m2")}, {"algo", algo}};

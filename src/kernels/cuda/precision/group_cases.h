@@ -6,7 +6,9 @@
 namespace octet::cuda {
 
 // `count` tensors with histories of `length`, formats in turn; every third has no reader of its scale_inv or history.
-cpu::Case update_scales_group_case(int count, int64_t length, const std::string& algo);
+// finite: nothing, or whether the step is finite (1 or 0), the operand of all members.
+cpu::Case update_scales_group_case(int count, int64_t length, const std::string& algo,
+                                   const std::vector<double>& finite = {});
 // `count` pairs of single values, the last of them with a NaN on its right.
 cpu::Case maximum_group_case(int count);
 

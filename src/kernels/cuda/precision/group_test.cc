@@ -31,6 +31,8 @@ TEST(ScaleGroups, EqualTheirMembers) {
     for (int64_t length : {1, 16, 300})
       expect_members(update_scales_group_case(7, length, algo), "update_scales_group");
     expect_members(update_scales_group_case(kScaleEntries, 1024, algo), "update_scales_group");
+    for (double finite : {0.0, 1.0})
+      expect_members(update_scales_group_case(7, 16, algo, {finite}), "update_scales_group");
   }
 }
 

@@ -108,11 +108,13 @@ struct ScaleMember {
   float max;
 };
 
-BoundKernel bind_members(const ScaleTable& update, const std::vector<ScaleMember>& members) {
-  return [table = update, members](const KernelArgs& args) mutable {
+// finite: the input that says whether the step counts, the same of all members; -1: there is none.
+BoundKernel bind_members(const ScaleTable& update, const std::vector<ScaleMember>& members, int finite) {
+  return [table = update, members, finite](const KernelArgs& args) mutable {
     const auto in = [&](int i) { return at<const float>(args.in, i); };
     const auto out = [&](int i) { return at<float>(args.out, i); };
     table.count = 0;
+    table.finite = finite < 0 ? nullptr : in(finite);
     for (const ScaleMember& m : members) {
       table.entries[table.count++] = {in(m.history), in(m.amax),       out(m.new_history),
                                       out(m.scale),  out(m.scale_inv), m.max};
@@ -122,7 +124,7 @@ BoundKernel bind_members(const ScaleTable& update, const std::vector<ScaleMember
 }
 
 BoundKernel bind_update_scales(DeviceContext&, const Graph&, const Node& node) {
-  return bind_members(update_of(node), {{0, 1, 0, 1, 2, formula_of(node).max}});
+  return bind_members(update_of(node), {{0, 1, 0, 1, 2, formula_of(node).max}}, node.inputs.size() > 2 ? 2 : -1);
 }
 
 // --- groups (passes/group_updates.h): the same of many tensors
@@ -137,19 +139,28 @@ bool is_group(const Node& node, Op op, int most) {
   return members > 0;
 }
 
-bool accepts_scales_group(const Graph&, const Node& node) { return is_group(node, Op::kUpdateScales, kScaleEntries); }
+bool accepts_scales_group(const Graph&, const Node& node) {
+  if (!is_group(node, Op::kUpdateScales, kScaleEntries)) return false;
+  std::vector<Value> finite;  // one for all members, or none
+  for (const Node& member : node.body->nodes()) {
+    if (member.op == Op::kUpdateScales) finite.push_back(member.inputs.size() > 2 ? member.inputs[2] : Value::none());
+  }
+  return std::all_of(finite.begin(), finite.end(), [&](Value value) { return value == finite[0]; });
+}
 
 BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
   const FusionBody body(node);
   std::vector<ScaleMember> members;
   ScaleTable table;
+  int finite = -1;
   for (const Node& member : body.graph().nodes()) {
     if (member.op != Op::kUpdateScales) continue;
     table = update_of(member);
+    if (member.inputs.size() > 2) finite = body.input(member, 2);
     members.push_back({body.input(member, 0), body.input(member, 1), body.result(member, 0), body.result(member, 1),
                        body.result(member, 2), formula_of(member).max});
   }
-  return bind_members(table, members);
+  return bind_members(table, members, finite);
 }
 
 bool accepts_maximum_group(const Graph&, const Node& node) {

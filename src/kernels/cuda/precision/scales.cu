@@ -22,8 +22,8 @@ __global__ void compute_scale_kernel(ScaleFormula formula, const float* amax, fl
   store_scale(formula, __float_as_uint(*amax), scale, scale_inv);
 }
 
-// A block a tensor. The history moves up by one, from its end: old and new may be the same memory. An amax of 0, a NaN
-// and an infinity leave it where it is.
+// A block a tensor. The history moves up by one, from its end: old and new may be the same memory. An amax of 0, a NaN,
+// an infinity and a step that is not finite leave it where it is.
 __global__ void __launch_bounds__(kThreads) update_scales_kernel(const __grid_constant__ ScaleTable table) {
   __shared__ uint32_t scratch[32];
   griddep_wait();
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads) update_scales_kernel(const __grid_co
   const ScaleEntry& entry = table.entries[blockIdx.x];
   const float newest = *entry.amax;
   const uint32_t newest_bits = magnitude_bits(newest);
-  const bool counts = newest_bits != 0 && newest_bits < 0x7f800000u;
+  const bool skipped = table.finite != nullptr && *table.finite == 0;
+  const bool counts = newest_bits != 0 && newest_bits < 0x7f800000u && !skipped;
   const int shift = counts ? 1 : 0;
   uint32_t most = counts ? newest_bits : 0;
   for (int64_t end = table.length - shift; end > 0; end -= kThreads) {

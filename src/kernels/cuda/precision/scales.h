@@ -22,6 +22,7 @@ struct ScaleEntry {
 inline constexpr int kScaleEntries = 80;  // of one launch: a table in its parameters
 struct ScaleTable {
   ScaleEntry entries[kScaleEntries];
+  const float* finite = nullptr;  // 0: the step is skipped; null: it is not
   int32_t count = 0, margin = 0;
   int64_t length = 0;
   bool pow2 = false;
