@@ -130,6 +130,29 @@ TEST(Optimizer, SkippedStepsAreNoUpdates) {
   EXPECT_NE(embeddings(1, 0), embeddings(5, 0));
 }
 
+// The amaxes of a step whose gradients are not finite leave the histories of delayed scaling, however finite they are.
+TEST(Optimizer, SkippedStepsLeaveTheHistoriesOfScales) {
+  StepperOptions options = small_options({}, interpreter_target(), "fp8-delayed");
+  options.interpret = true;
+  Stepper stepper(small_model(), options);
+  initialize_weights(stepper.executor(), 3);
+  const auto fill = [&](const std::string& state, size_t count, float value) {
+    const std::vector<float> values(count, value);
+    stepper.executor().write_state(state, std::as_bytes(std::span(values)));
+  };
+  const auto scale_after = [&](float gradient) {
+    fill("grad.embed.weight", 40 * 32, gradient), fill("amax.layers.0.attn.q.x", 1, 1e30f);
+    input_as<float>(stepper.executor(), "apply", "lr")[0] = 0;
+    input_as<float>(stepper.executor(), "apply", "step")[0] = 1;
+    stepper.executor().run("apply");
+    float scale = 0;
+    stepper.executor().read_state("scale.layers.0.attn.q.x", std::as_writable_bytes(std::span(&scale, 1)));
+    return scale;
+  };
+  EXPECT_EQ(scale_after(INFINITY), 1.0f);
+  EXPECT_LT(scale_after(0), 1e-20f);
+}
+
 TEST(Optimizer, GroupsAreKeptInTheRecordOfARun) {
   RunConfig config, read;
   settings_of(config).set_words({"optimizer.lr_factors=*.bias=0.5,embed.*=2", "optimizer.no_decay=*"});
