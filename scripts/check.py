@@ -27,8 +27,8 @@ def print_map():
 
 
 def room_of(path, names):
-    """The room of a path below src/; none for other paths."""
-    return next((room for room in names if path.startswith(room + "/")), None)
+    """The room of a path below src/, the innermost where one lies in another; none for other paths."""
+    return max((room for room in names if path.startswith(room + "/")), key=len, default=None)
 
 
 def tracked(*patterns):

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "dist/control_ranks.h"
-#include "dist/nccl.h"
 #include "dist/open_mpi.h"
 
 namespace octet {
@@ -25,7 +24,6 @@ JoinedRank::JoinedRank(const RankIdentity& identity, JoinOptions options) : opti
 JoinedRank::~JoinedRank() {
   const std::lock_guard lock(mutex_);
   joined_ = nullptr;
-  if (!lost_.empty() && devices_ != nullptr) devices_->abort();  // its peers may be gone
 }
 
 // Exchanges go under MPI by its own way, else through the control plane: for GPUs they are what hosts tell each other,
@@ -33,7 +31,7 @@ JoinedRank::~JoinedRank() {
 void JoinedRank::open(const RankIdentity& identity) {
   control_->compare("settings", options_.settings);
   const bool all = options_.mesh.ranks() == identity.size;
-  const bool mpi = all && !options_.gpus && identity.mpi;
+  const bool mpi = all && !options_.devices.make && identity.mpi;
   // MPI's limit is later than that of the control plane, which knows more of a rank that is silent.
   ranks_ =
       mpi ? open_mpi(options_.mesh, options_.timeout + 2) : make_control_ranks(*control_, options_.mesh, identity.rank);
@@ -42,18 +40,17 @@ void JoinedRank::open(const RankIdentity& identity) {
     check();
     if (options_.check) options_.check();
   };
-  if (!options_.gpus) {
+  if (!options_.devices.make) {
     const std::lock_guard lock(mutex_);
     octet::check(lost_.empty(), ErrorCode::kIo, "{}", lost_);
     joined_ = ranks_.get();
     return;
   }
-  octet::check(identity.local_rank < options_.usable, ErrorCode::kInvalidArgument,
+  octet::check(identity.local_rank < options_.devices.usable, ErrorCode::kInvalidArgument,
                "rank {} is number {} on {}, where {} GPUs can be used: start as many ranks as there are GPUs",
-               identity.rank, identity.local_rank, identity.host, options_.usable);
+               identity.rank, identity.local_rank, identity.host, options_.devices.usable);
   rank_.device = identity.local_rank;
-  devices_ =
-      make_nccl_ranks(*ranks_, {.device = rank_.device, .peer_memory = options_.peer_memory, .check = rank_.check});
+  devices_ = options_.devices.make(*ranks_, rank_.device, rank_.check);
   rank_.devices = devices_.get();
 }
 

@@ -13,11 +13,9 @@
 namespace octet {
 
 struct JoinOptions {
-  Mesh mesh = {};  // of the launcher's first ranks, or all
-  bool gpus = false;
-  int usable = 0;           // GPUs of this process; the rank takes that of its number on the machine
-  bool peer_memory = true;  // as in NcclOptions
-  double timeout = 60;      // seconds without a word of a rank, after which it is lost; five times that until all came
+  Mesh mesh = {};            // of the launcher's first ranks, or all
+  RankDevices devices = {};  // the rank takes that of its number on the machine
+  double timeout = 60;       // seconds without a word of a rank, after which it is lost; five times that until all came
   std::string build, settings;       // texts that must be equal on all ranks
   std::function<void()> check = {};  // may throw too while the host waits for the device
 };
@@ -45,7 +43,7 @@ class JoinedRank {
   Communicator* joined_ = nullptr;  // whose exchanges end then
   std::unique_ptr<Control> control_;
   std::unique_ptr<Communicator> ranks_;
-  std::unique_ptr<cuda::DeviceRanks> devices_;
+  std::shared_ptr<cuda::DeviceRanks> devices_;
   LocalRank rank_;
 };
 

@@ -4,22 +4,18 @@
 #include <atomic>
 
 #include "base/threads.h"
-#include "dist/nccl.h"
 
 namespace octet {
 
-void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work, double timeout,
-                     bool peer_memory) {
-  if (gpus) nccl_version();  // opened here: it sets a variable of the environment, which the ranks' libraries read
+void run_local_ranks(const Mesh& mesh, const RankDevices& devices, const std::function<void(const LocalRank&)>& work,
+                     double timeout) {
   std::atomic<int32_t> lost = -1;
   const auto look = [&] { check(lost < 0, ErrorCode::kIo, "rank {} is lost", lost.load()); };
   const auto run = [&](Communicator& ranks) {
     try {
-      LocalRank rank{.ranks = &ranks, .device = gpus ? ranks.rank() : 0, .check = look};
-      std::unique_ptr<cuda::DeviceRanks> devices;
-      if (gpus) devices = make_nccl_ranks(ranks, {.device = rank.device, .peer_memory = peer_memory, .check = look});
-      rank.devices = devices.get();
-      work(rank);
+      const int index = devices.make ? ranks.rank() : 0;
+      const auto device = devices.make ? devices.make(ranks, index, look) : nullptr;
+      work({.ranks = &ranks, .devices = device.get(), .device = index, .check = look});
     } catch (...) {
       lost = ranks.rank();
       throw;
@@ -64,12 +60,12 @@ int64_t MessageQueue::open() const {
   return std::ssize(messages_) + (doing_ ? 1 : 0);
 }
 
-LocalRanks::LocalRanks(int32_t count, bool gpus, double timeout)
-    : RankTeam(count, 0), gpus_(gpus), share_(count), queues_(static_cast<size_t>(count - 1)) {
+LocalRanks::LocalRanks(int32_t count, RankDevices devices, double timeout)
+    : RankTeam(count, 0), devices_(std::move(devices)), share_(count), queues_(static_cast<size_t>(count - 1)) {
   Mesh mesh;
   mesh[Axis::kTensor] = count;
   ranks_ = make_thread_ranks(mesh, timeout);
-  devices_ = open_devices(0);
+  device_ = open_device(0);
 }
 
 void LocalRanks::start(const Work& follow) {
@@ -77,8 +73,8 @@ void LocalRanks::start(const Work& follow) {
     threads_.emplace_back([this, r, follow] {
       try {
         guard(rank(r, nullptr), [&] {
-          const std::unique_ptr<cuda::DeviceRanks> devices = open_devices(r);
-          follow(rank(r, devices.get()));
+          const std::shared_ptr<cuda::DeviceRanks> device = open_device(r);
+          follow(rank(r, device.get()));
         });
       } catch (const std::exception&) {  // kept in failure_
       }
@@ -87,28 +83,24 @@ void LocalRanks::start(const Work& follow) {
 }
 
 LocalRanks::~LocalRanks() {
-  const bool failed = [&] {
-    const std::lock_guard lock(mutex_);
-    return failure_.has_value();
-  }();
-  if (failed && devices_ != nullptr) devices_->abort();  // its peers may be gone
-  devices_.reset();
+  device_.reset();
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::unique_ptr<cuda::DeviceRanks> LocalRanks::open_devices(int32_t rank) {
-  if (!gpus_) return nullptr;
-  return make_nccl_ranks(*ranks_[static_cast<size_t>(rank)],
-                         {.device = rank, .check = this->rank(rank, nullptr).check});
+std::shared_ptr<cuda::DeviceRanks> LocalRanks::open_device(int32_t rank) {
+  if (!devices_.make) return nullptr;
+  return devices_.make(*ranks_[static_cast<size_t>(rank)], rank, this->rank(rank, nullptr).check);
 }
 
-LocalRank LocalRanks::rank(int32_t rank, cuda::DeviceRanks* devices) const {
+LocalRank LocalRanks::rank(int32_t rank, cuda::DeviceRanks* device) const {
   const auto check = [this, rank] {
     check_alive();
     if (rank == 0) check_time();
   };
-  return {
-      .ranks = ranks_[static_cast<size_t>(rank)].get(), .devices = devices, .device = gpus_ ? rank : 0, .check = check};
+  return {.ranks = ranks_[static_cast<size_t>(rank)].get(),
+          .devices = device,
+          .device = devices_.make ? rank : 0,
+          .check = check};
 }
 
 void LocalRanks::guard(const LocalRank& rank, const std::function<void()>& work) {

@@ -1,5 +1,5 @@
-// Ranks as threads of this process. GPU ranks have a device each, joined by NCCL; CPU ranks share the cores. Of
-// LocalRanks the caller is rank 0, the others follow.
+// Ranks as threads of this process. GPU ranks have a device each; CPU ranks share the cores. Of LocalRanks the caller
+// is rank 0, the others follow.
 #pragma once
 
 #include <condition_variable>
@@ -17,11 +17,10 @@
 
 namespace octet {
 
-// Runs `work` for each rank of the mesh in a thread of its own and waits for all; `gpus`: rank r has usable device r;
-// `peer_memory` as in NcclOptions. When one throws, what waits for it ends on all; the error of the first that threw is
-// thrown here.
-void run_local_ranks(const Mesh& mesh, bool gpus, const std::function<void(const LocalRank&)>& work,
-                     double timeout = 60, bool peer_memory = true);
+// Runs `work` for each rank of the mesh in a thread of its own and waits for all; rank r has device r of `devices`.
+// When one throws, what waits for it ends on all; the error of the first that threw is thrown here.
+void run_local_ranks(const Mesh& mesh, const RankDevices& devices, const std::function<void(const LocalRank&)>& work,
+                     double timeout = 60);
 
 // The cores are shared out among so many ranks while it lives.
 class ThreadShare {
@@ -52,9 +51,9 @@ class MessageQueue {
 
 class LocalRanks final : public RankTeam {
  public:
-  // `gpus`: rank r has usable device r; throws kUnsupported without NCCL. `timeout`: seconds that a CPU rank waits in
-  // an exchange for another.
-  LocalRanks(int32_t count, bool gpus, double timeout = 60);
+  // Rank r has device r of `devices`; throws what their make() does. `timeout`: seconds that a CPU rank waits in an
+  // exchange for another.
+  LocalRanks(int32_t count, RankDevices devices, double timeout = 60);
   // Waits for what start() started to return. Where a rank has failed, what waits ends first.
   ~LocalRanks() override;
 
@@ -68,17 +67,17 @@ class LocalRanks final : public RankTeam {
   void note(const LocalRank&, int64_t, std::string_view) override {}
 
  private:
-  std::unique_ptr<cuda::DeviceRanks> open_devices(int32_t rank);
-  LocalRank rank(int32_t rank, cuda::DeviceRanks* devices) const;
-  LocalRank own_rank() const override { return rank(0, devices_.get()); }
+  std::shared_ptr<cuda::DeviceRanks> open_device(int32_t rank);
+  LocalRank rank(int32_t rank, cuda::DeviceRanks* device) const;
+  LocalRank own_rank() const override { return rank(0, device_.get()); }
   std::vector<int64_t> behind() const override;
   void fail(int32_t rank, const std::string& why, ErrorCode code);
 
-  const bool gpus_;
+  const RankDevices devices_;
   ThreadShare share_;
   std::vector<MessageQueue> queues_;  // of ranks 1 ...
   std::vector<std::unique_ptr<Communicator>> ranks_;
-  std::unique_ptr<cuda::DeviceRanks> devices_;  // of rank 0
+  std::shared_ptr<cuda::DeviceRanks> device_;  // of rank 0
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -75,8 +75,7 @@ class ProcessRanks final : public RankTeam {
 
  private:
   JoinOptions join_options(const TeamOptions& options) const {
-    JoinOptions join{.gpus = options.gpus,
-                     .usable = options.usable,
+    JoinOptions join{.devices = options.devices,
                      .timeout = options.timeout,
                      .build = options.build,
                      .settings = options.settings,
@@ -107,11 +106,11 @@ std::unique_ptr<RankTeam> open_rank_team(int32_t count, const TeamOptions& optio
     if (identity->rank != 0) set_log_level(LogLevel::kError);
     return std::make_unique<ProcessRanks>(*identity, options);
   }
-  check(!options.gpus || count <= options.usable, ErrorCode::kInvalidArgument,
+  check(!options.devices.make || count <= options.devices.usable, ErrorCode::kInvalidArgument,
         "tensor: {} ranks want a GPU each, and {} can be used: want as many, or start a process for each on several "
         "machines (docs/serving.md)",
-        count, options.usable);
-  return std::make_unique<LocalRanks>(count, options.gpus, options.timeout);
+        count, options.devices.usable);
+  return std::make_unique<LocalRanks>(count, options.devices, options.timeout);
 }
 
 }  // namespace octet

@@ -11,9 +11,21 @@
 #include <vector>
 
 #include "dist/communicator.h"
-#include "kernels/cuda/collective/ranks.h"
 
 namespace octet {
+
+namespace cuda {
+class DeviceRanks;  // kernels/cuda/collective/ranks.h
+}
+
+// The GPUs of ranks; none: they compute on CPUs. exec/rank_devices.h gives them.
+struct RankDevices {
+  int usable = 0;  // of this process
+  // Device `device` of these for the rank that `ranks` is, which outlives it. `check` throws when a rank is lost:
+  // called while the host waits for the device. Freed, it ends what is under way where check() throws.
+  std::function<std::shared_ptr<cuda::DeviceRanks>(Communicator& ranks, int device, std::function<void()> check)> make =
+      {};
+};
 
 // What the executor of one rank is made with.
 struct LocalRank {
@@ -73,11 +85,10 @@ class RankTeam {
 };
 
 struct TeamOptions {
-  bool gpus = false;     // a GPU for each rank
-  int usable = 0;        // of this process
-  double timeout = 60;   // seconds that a rank waits in an exchange for another, or hears nothing of it
-  std::string build;     // texts that must be equal in all processes
-  std::string settings;  // of the ranks, before they are made
+  RankDevices devices = {};  // one for each rank
+  double timeout = 60;       // seconds that a rank waits in an exchange for another, or hears nothing of it
+  std::string build;         // texts that must be equal in all processes
+  std::string settings;      // of the ranks, before they are made
 };
 
 // `count` ranks: the processes of the launcher that started this one as one of several, else threads. Throws

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/rank_devices.h"
 #include "model/hugging_face.h"
 #include "passes/serving_graphs.h"
 
@@ -162,7 +163,6 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
                                      const EvalTokens& tokens, const Tokenizer* tokenizer,
                                      const std::function<void(int64_t)>& on_progress) {
   if (options.tensor == 1) return PerplexityEvaluator(weights, options).run(tokens, tokenizer, on_progress);
-  const bool gpus = options.target.device == Device::kCuda;
   const std::string settings = fmt::format(
       "recipe: {}\ncache: {}\nlength: {}\nstride: {}\nwindows: {}\nmax_tokens: {}\ntokens: {}\nbegin: {}\n"
       "separate_documents: {}\n",
@@ -170,8 +170,7 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
       options.windows, options.max_tokens, tokens.count(), tokens.begin_id, options.separate_documents);
   const auto team = open_rank_team(
       static_cast<int32_t>(options.tensor),
-      {.gpus = gpus,
-       .usable = gpus ? cuda_device_count() : 0,
+      {.devices = rank_devices(options.target.device),
        .build = options.build,
        .settings = settings + to_text(options.target) + to_hugging_face_config(weights.config(), {}, "")});
   PerplexityResult result;

@@ -101,7 +101,7 @@ struct CudaOptions {
   bool eager = false;             // launch every node instead of replaying a CUDA graph
   bool check_every_node = false;  // wait after every node, so that an error names it
   bool deterministic = false;     // the same bits in every run
-  // Of the mesh that the program is for (dist/nccl.h), on this device; they outlive the executor. Unused where the
+  // Of the mesh that the program is for (dist/cuda/nccl.h), on this device; they outlive the executor. Unused where the
   // program is one of one rank.
   cuda::DeviceRanks* ranks = nullptr;
 };

@@ -1,6 +1,7 @@
 // What a build without CUDA says when it is asked for a GPU.
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/rank_devices.h"
 #include "exec/timeline.h"
 
 namespace octet {
@@ -31,5 +32,11 @@ Target cuda_target(const CudaOptions&) { fail_without_cuda(); }
 int64_t free_cuda_memory(const CudaOptions&) { fail_without_cuda(); }
 std::string cuda_bus_id(const CudaOptions&) { fail_without_cuda(); }
 std::unique_ptr<DeviceTimeline> make_device_timeline(int) { fail_without_cuda(); }
+void make_group(cuda::DeviceRanks&, const AxisList&) { fail_without_cuda(); }
+
+RankDevices rank_devices(Device device, bool) {
+  if (device == Device::kCuda) fail_without_cuda();
+  return {};
+}
 
 }  // namespace octet

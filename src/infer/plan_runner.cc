@@ -6,7 +6,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "dist/local_ranks.h"
+#include "dist/communicator.h"
+#include "exec/rank_devices.h"
 #include "passes/serving_graphs.h"
 #include "weights/weights.h"
 
@@ -220,7 +221,7 @@ std::vector<T> of_all_ranks(Communicator* ranks, const T& own) {
 
 // Bytes that a rank may take. CPU ranks share the machine; groups of GPUs take theirs first.
 int64_t free_bytes(const ServingOptions& options, const CudaOptions& cuda) {
-  if (cuda.ranks != nullptr) cuda.ranks->group({Axis::kTensor});
+  if (cuda.ranks != nullptr) make_group(*cuda.ranks, {Axis::kTensor});
   const int64_t free = free_memory(options.target.device, cuda);
   return options.target.device == Device::kCuda ? free : free / options.tensor;
 }

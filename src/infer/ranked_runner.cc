@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "exec/rank_devices.h"
 #include "model/hugging_face.h"
 #include "passes/serving_graphs.h"
 
@@ -118,10 +119,8 @@ template <typename Make>
 std::unique_ptr<Runner> on_ranks(const ModelConfig& model, const ServingOptions& options, const Make& make) {
   if (options.tensor == 1) return make(options, CudaOptions{}, nullptr);
   check_ranks(model, options);
-  const bool gpus = options.target.device == Device::kCuda;
   return std::make_unique<RankedRunner>(
-      open_rank_team(static_cast<int32_t>(options.tensor), {.gpus = gpus,
-                                                            .usable = gpus ? cuda_device_count() : 0,
+      open_rank_team(static_cast<int32_t>(options.tensor), {.devices = rank_devices(options.target.device),
                                                             .timeout = options.rank_timeout,
                                                             .build = options.build,
                                                             .settings = ranks_text(model, options)}),

@@ -192,7 +192,7 @@ std::unique_ptr<RankedRunner> watched_ranks(const WeightSource& weights, const W
     return std::make_unique<WatchedRunner>(make_runner(weights, small_options(count), {}, rank.ranks), watches(r),
                                            ids != nullptr ? &ids->at(static_cast<size_t>(r)) : nullptr);
   };
-  return std::make_unique<RankedRunner>(std::make_unique<LocalRanks>(count, false, timeout), open, timeout);
+  return std::make_unique<RankedRunner>(std::make_unique<LocalRanks>(count, RankDevices(), timeout), open, timeout);
 }
 
 std::unique_ptr<EngineLoop> engine_on(std::unique_ptr<Runner> runner) {
@@ -346,8 +346,8 @@ TEST(RankedRunner, ARankThatCeasesToAnswerEndsEveryRequestInTime) {
     return std::make_unique<AnsweredRunner>(make_runner(weights, small_options(1)), rank, answers, silent);
   };
   {
-    auto engine =
-        engine_on(std::make_unique<RankedRunner>(std::make_unique<LocalRanks>(3, false, 0.5), open, /*timeout=*/0.5));
+    auto engine = engine_on(
+        std::make_unique<RankedRunner>(std::make_unique<LocalRanks>(3, RankDevices(), 0.5), open, /*timeout=*/0.5));
     EXPECT_EQ(collect_one(engine->submit(endless(2))).ids.size(), 2U) << "all answer";
     std::unique_lock until_seen(silent);
     std::vector<GenerationStream> streams;
@@ -373,7 +373,7 @@ TEST(RankedRunner, ARankThatCannotStartEndsTheOthers) {
       check(rank.ranks->rank() != lost, ErrorCode::kOutOfMemory, "too small");
       return make_runner(weights, small_options(1));
     };
-    EXPECT_EQ(error_of([&] { RankedRunner(std::make_unique<LocalRanks>(3, false), open); }),
+    EXPECT_EQ(error_of([&] { RankedRunner(std::make_unique<LocalRanks>(3, RankDevices()), open); }),
               fmt::format("rank {} of 3: too small", lost));
   }
 }

@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "dist/joined_rank.h"
 #include "dist/local_ranks.h"
+#include "exec/rank_devices.h"
 #include "train/choose_mesh.h"
 #include "train/run.h"
 
@@ -28,7 +29,7 @@ RunConfig with_mesh(RunConfig config, const MeshChoice& choice) {
   return config;
 }
 
-TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, bool gpus) {
+TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, Device device) {
   const int32_t count = config.mesh().ranks();
   RunConfig each = config;  // the machine's threads are shared out
   each.threads = std::max<int64_t>((config.threads > 0 ? config.threads : thread_count()) / count, 1);
@@ -42,13 +43,14 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, bool
       Run(each, quiet(hooks), links).loop();
     }
   };
-  run_local_ranks(config.mesh(), gpus, work, static_cast<double>(config.rank_timeout), config.peer_memory);
+  run_local_ranks(config.mesh(), rank_devices(device, config.peer_memory), work,
+                  static_cast<double>(config.rank_timeout));
   return result;
 }
 
 // Ranks beyond the mesh leave at once.
 TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const RankIdentity& identity) {
-  const bool gpus = resolve_device(given.device) == Device::kCuda;
+  const Device device = resolve_device(given.device);
   const MeshChoice choice = choose_mesh(given, identity.size, fmt::format("ranks ({})", identity.launcher));
   const int32_t count = choice.mesh.ranks();
   check(count == identity.size || !choice.note.empty(), ErrorCode::kInvalidArgument,
@@ -64,9 +66,7 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
   if (count == 1) return Run(config, hooks).loop();
   RunConfig copy = config;
   JoinedRank joined(identity, {.mesh = config.mesh(),
-                               .gpus = gpus,
-                               .usable = gpus ? cuda_device_count() : 0,
-                               .peer_memory = config.peer_memory,
+                               .devices = rank_devices(device, config.peer_memory),
                                .timeout = static_cast<double>(config.rank_timeout),
                                .build = hooks.build,
                                .settings = settings_of(copy).to_yaml()});
@@ -89,11 +89,11 @@ TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
   const std::optional<RankIdentity> identity = find_identity([](const char* name) { return std::getenv(name); });
   if (identity && identity->size > 1) return train_process(config, hooks, *identity);
   if (config.pipeline * config.tensor * config.data_ranks * config.context == 1) return Run(config, hooks).loop();
-  const bool gpus = (hooks.target ? hooks.target->device : resolve_device(config.device)) == Device::kCuda;
+  const Device device = hooks.target ? hooks.target->device : resolve_device(config.device);
   const RunConfig chosen =
-      with_mesh(config, gpus ? choose_mesh(config, cuda_device_count(), "GPUs that can be used here")
-                             : MeshChoice{config.mesh()});
-  return chosen.mesh().ranks() == 1 ? Run(chosen, hooks).loop() : train_threads(chosen, hooks, gpus);
+      with_mesh(config, device == Device::kCuda ? choose_mesh(config, cuda_device_count(), "GPUs that can be used here")
+                                                : MeshChoice{config.mesh()});
+  return chosen.mesh().ranks() == 1 ? Run(chosen, hooks).loop() : train_threads(chosen, hooks, device);
 }
 
 }  // namespace octet

@@ -22,7 +22,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "dist/communicator.h"
-#include "dist/nccl.h"
+#include "dist/cuda/nccl.h"
 #include "exec/executor.h"
 #include "exec/logical_states.h"
 #include "exec/testing/tiny_program.h"

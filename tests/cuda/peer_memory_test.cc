@@ -1,6 +1,6 @@
 // Memory that GPUs map into each other, by ranks that are threads of one process: made and unmade over and over, while
 // other ranks make and unmake theirs.
-#include "dist/peer_memory.h"
+#include "dist/cuda/peer_memory.h"
 
 #include <gtest/gtest.h>
 

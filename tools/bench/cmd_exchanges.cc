@@ -10,6 +10,8 @@
 #include "bench/commands.h"
 #include "bench/measure.h"
 #include "dist/local_ranks.h"
+#include "exec/rank_devices.h"
+#include "kernels/cuda/collective/ranks.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/norm/norm.h"
 
@@ -124,7 +126,7 @@ Times measure_all(const Options& options, bool peer_memory) {
       }
     barrier(*rank.ranks);
   };
-  run_local_ranks(mesh, true, work, 60, peer_memory);
+  run_local_ranks(mesh, rank_devices(Device::kCuda, peer_memory), work);
   return times;
 }
 

@@ -12,6 +12,7 @@
 #include "bench/step_report.h"
 #include "dist/local_ranks.h"
 #include "exec/logical_states.h"
+#include "exec/rank_devices.h"
 #include "exec/timeline.h"
 #include "numbers.h"
 #include "train/auto_precision.h"
@@ -187,9 +188,8 @@ StepReport measure_step(const Options& options) {
     measure_rank(options, work, nullptr, report);
   } else {
     const ThreadShare share(ranks);
-    run_local_ranks(
-        options.parallel().mesh, work.target.device == Device::kCuda,
-        [&](const LocalRank& rank) { measure_rank(options, work, &rank, report); }, 60, !options.no_peer_memory);
+    run_local_ranks(options.parallel().mesh, rank_devices(work.target.device, !options.no_peer_memory),
+                    [&](const LocalRank& rank) { measure_rank(options, work, &rank, report); });
   }
 
   StepperOptions one = work.stepper(options);  // the whole model's work and parameters

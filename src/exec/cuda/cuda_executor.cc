@@ -6,12 +6,15 @@
 #include <exception>
 #include <optional>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "dist/cuda/nccl.h"
 #include "exec/cuda/device_memory.h"
 #include "exec/cuda/graph_runner.h"
 #include "exec/cuda/host_wait.h"
 #include "exec/cuda/state_travels.h"
 #include "exec/plan_executor.h"
+#include "exec/rank_devices.h"
 #include "ir/localize.h"
 
 namespace octet {
@@ -235,6 +238,20 @@ Target cuda_target(const CudaOptions& options) {
   target.memory_bytes = facts.memory_bytes;
   return target;
 }
+
+RankDevices rank_devices(Device device, bool peer_memory) {
+  if (device != Device::kCuda) return {};
+  try {
+    nccl_version();         // opened here: it sets a variable of the environment, which the ranks' libraries read
+  } catch (const Error&) {  // make() throws it, where a rank that fails is known to the others
+  }
+  return {.usable = cuda_device_count(),
+          .make = [peer_memory](Communicator& ranks, int index, std::function<void()> check) {
+            return make_nccl_ranks(ranks, {.device = index, .peer_memory = peer_memory, .check = std::move(check)});
+          }};
+}
+
+void make_group(cuda::DeviceRanks& ranks, const AxisList& over) { ranks.group(over); }
 
 int64_t free_cuda_memory(const CudaOptions& options) {
   const cuda::DeviceGuard guard(cuda::device_facts(options.device).index);

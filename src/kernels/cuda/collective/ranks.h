@@ -1,4 +1,4 @@
-// The devices of the other ranks of a mesh, as the kernels of collectives see them. dist/nccl.h makes them of NCCL.
+// The devices of the other ranks of a mesh, as kernels of collectives see them. dist/cuda/nccl.h makes them of NCCL.
 #pragma once
 
 #include <cstddef>

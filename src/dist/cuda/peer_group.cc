@@ -1,4 +1,4 @@
-#include "dist/peer_group.h"
+#include "dist/cuda/peer_group.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "dist/peer_memory.h"
+#include "dist/cuda/peer_memory.h"
 #include "kernels/cuda/collective/peer.h"
 #include "kernels/cuda/collective/ranks.h"
 

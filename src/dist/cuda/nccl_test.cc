@@ -1,6 +1,6 @@
 // Finding NCCL: what is said where it cannot be used. What it carries is tested on GPUs,
 // tests/cuda/collectives_test.cc.
-#include "dist/nccl.h"
+#include "dist/cuda/nccl.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "dist/peer_memory.h"
+#include "dist/cuda/peer_memory.h"
 #include "kernels/cuda/collective/ranks.h"
 
 namespace octet {

@@ -1,5 +1,5 @@
 // The only file that sees NCCL.
-#include "dist/nccl.h"
+#include "dist/cuda/nccl.h"
 
 #include "base/error.h"
 
@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "dist/peer_group.h"
-#include "dist/peer_link.h"
+#include "dist/cuda/peer_group.h"
+#include "dist/cuda/peer_link.h"
 #include "kernels/cuda/context.h"
 
 namespace octet {
@@ -229,8 +229,8 @@ class NcclRanks final : public cuda::DeviceRanks {
   }
   ~NcclRanks() override {
     const cuda::DeviceGuard guard(device_);
-    // Destroying a communicator may wait for its other ranks: not where this one ends by an error.
-    if (std::uncaught_exceptions() > exceptions_) abort();
+    // Destroying a communicator may wait for its other ranks: not where this one ends by an error, or one is lost.
+    if (std::uncaught_exceptions() > exceptions_ || lost()) abort();
     groups_.clear();
     releasing_ = {};
   }
@@ -335,6 +335,12 @@ class NcclRanks final : public cuda::DeviceRanks {
     }
     ranks_.exchange(members, send, receive);
     return ids[0];
+  }
+  bool lost() const try {
+    if (options_.check) options_.check();
+    return false;
+  } catch (const std::exception&) {
+    return true;
   }
   static int64_t free_bytes() {
     size_t free = 0, total = 0;

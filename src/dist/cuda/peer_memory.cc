@@ -1,4 +1,4 @@
-#include "dist/peer_memory.h"
+#include "dist/cuda/peer_memory.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

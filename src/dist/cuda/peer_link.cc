@@ -1,4 +1,4 @@
-#include "dist/peer_link.h"
+#include "dist/cuda/peer_link.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
