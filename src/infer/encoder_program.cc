@@ -10,14 +10,15 @@
 namespace octet {
 namespace {
 
-// On CPUs, where a short step is what one text waits for, four sizes for every power of two; on GPUs two.
+// On CPUs, where a short step is what one text waits for, more sizes than on GPUs.
 std::vector<int64_t> token_buckets(const EncoderProgramOptions& options) {
-  if (options.target.device == Device::kCuda) return bucket_sizes(64, options.max_step_tokens, 16);
+  const DeviceTraits& traits = options.target.traits;
+  const int64_t most = options.max_step_tokens, multiple = traits.bucket_multiple;
   std::vector<int64_t> sizes;
-  for (int64_t base = 16; base < options.max_step_tokens; base *= 2)
-    for (int64_t size = base; size < 2 * base && size < options.max_step_tokens; size += base / 4)
+  for (int64_t base = traits.least_bucket; base < most; base *= 2)
+    for (int64_t size = base; size < 2 * base && size < most; size += base / traits.buckets_per_doubling)
       sizes.push_back(size);
-  sizes.push_back(options.max_step_tokens);
+  sizes.push_back((most + multiple - 1) / multiple * multiple);
   return sizes;
 }
 
@@ -44,7 +45,7 @@ Graph encoder_graph(const std::string& name, const ModelConfig& model, const Enc
 EncoderRunner::EncoderRunner(const ModelConfig& model, const EncoderProgramOptions& options)
     : pooling_(classifies(model) ? Pooling::kCls : options.pooling),
       width_(classifies(model) ? model.labels : model.hidden),
-      copies_(options.target.device == Device::kCuda ? 2 : 1) {
+      copies_(1 + options.target.traits.steps_ahead) {
   Program program;
   program.name = "encoder";
   for (int64_t tokens : token_buckets(options)) {

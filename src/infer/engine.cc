@@ -73,7 +73,7 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
                          .draft_tokens = o.draft.empty() ? 0 : o.draft_tokens,
                          .planned = o.planned};
   const int64_t block =
-      o.block_size > 0 ? o.block_size : default_block_size(serving.target);  // a step must be able to fill one
+      o.block_size > 0 ? o.block_size : serving.target.traits.block_size;  // a step must be able to fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} (want >= {}, the size of a cache block)", o.max_step_tokens, block);
   serving.cache_scales = stored_scales && is_fp8(serving.cache_dtype);

@@ -66,7 +66,7 @@ std::unique_ptr<Engine> open_encoder(const std::string& model, const EngineOptio
                      .device = device_name(target.device),
                      .recipe = recipe.name});
   weights ? load_weights(*weights, parts.runner->executor()) : fill_random_weights(parts.runner->executor(), 1337);
-  if (target.device == Device::kCuda) parts.runner->warm_up();
+  if (target.traits.captures_graphs) parts.runner->warm_up();
   EngineOptions chosen = options;
   chosen.task = "embed", chosen.device = device_name(target.device), chosen.recipe = recipe.name;
   chosen.context = parts.folder.max_length, chosen.pooling = parts.folder.facts.pooling, chosen.planned = nullptr;

@@ -19,7 +19,7 @@ PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options, Commu
       mixed_(std::move(program.mixed)),
       samples_(std::move(program.samples)),
       copies_(std::move(program.copies)),
-      at_once_(program.plan.target.device == Device::kCpu),
+      at_once_(program.plan.target.traits.steps_ahead == 0),
       executor_(make_executor(std::move(program.plan), options, ranks)) {}
 
 const ForwardBucket& PlanRunner::forward_bucket(const StepInput& input) const {
@@ -223,7 +223,7 @@ std::vector<T> of_all_ranks(Communicator* ranks, const T& own) {
 int64_t free_bytes(const ServingOptions& options, const CudaOptions& cuda) {
   if (cuda.ranks != nullptr) make_group(*cuda.ranks, {Axis::kTensor});
   const int64_t free = free_memory(options.target.device, cuda);
-  return options.target.device == Device::kCuda ? free : free / options.tensor;
+  return options.target.traits.shares_memory ? free / options.tensor : free;
 }
 
 EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options, const std::vector<int64_t>& free) {
@@ -265,7 +265,7 @@ std::unique_ptr<PlanRunner> build(const ModelSpec& model, const ServingOptions& 
 }
 
 void warm(PlanRunner& runner, const ServingOptions& options) {
-  if (!options.warm_up || options.target.device != Device::kCuda) return;
+  if (!options.warm_up || !options.target.traits.captures_graphs) return;
   const LoggedTime time("warm-up of all graphs");
   runner.warm_up();
 }

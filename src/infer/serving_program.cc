@@ -9,11 +9,10 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kSmallestMixed = 16;          // tokens
-constexpr int64_t kVerifiedRows = 256;          // of a step, the most that drafts add to
-constexpr int64_t kFewEntries = 1024;           // of adjust_logits: buckets for steps with few
-constexpr int64_t kManyEntries = 65536;         // and many adjusted logits
-constexpr int64_t kReserve = int64_t{1} << 28;  // bytes left for a GPU's driver and libraries: graphs, workspaces
+constexpr int64_t kSmallestMixed = 16;   // tokens
+constexpr int64_t kVerifiedRows = 256;   // of a step, the most that drafts add to
+constexpr int64_t kFewEntries = 1024;    // of adjust_logits: buckets for steps with few
+constexpr int64_t kManyEntries = 65536;  // and many adjusted logits
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -89,7 +88,7 @@ class ProgramBuilder {
     // A sequence adjusts the logits of its own tokens and of biased tokens.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
     limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
-    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : default_block_size(o.target);
+    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : o.target.traits.block_size;
     table_columns_ = ceil_div(limits.context, block_size_);
     states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = o.recipe.compute};
   }
@@ -194,11 +193,11 @@ class ProgramBuilder {
 
   // Bytes of the device's free memory that remain for caches.
   int64_t bytes_left() const {
-    const bool cuda = options_.target.device == Device::kCuda;
+    const DeviceTraits& traits = options_.target.traits;
     const int64_t free = free_bytes();
     if (free == 0) return sequence_bytes() * out_.limits.sequences;  // not known: as much as can be used
-    const double fraction = cuda ? options_.memory_fraction : std::min(options_.memory_fraction, 0.5);
-    return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - (cuda ? kReserve : 0);
+    const double fraction = std::min(options_.memory_fraction, traits.memory_fraction);
+    return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - traits.memory_reserve;
   }
 
   [[noreturn]] void fail_for_lack_of(int64_t least, int64_t budget) const {

@@ -29,7 +29,7 @@ struct ServingOptions {
   int64_t context = 0;             // tokens a sequence may reach; 0 = the model's
   int64_t max_sequences = 256;     // in a step
   int64_t max_step_tokens = 2048;  // in a step
-  int64_t block_size = 0;          // 0 = 64 on GPUs, 16 on CPUs
+  int64_t block_size = 0;          // 0 = the Target's: 64 on GPUs, 16 on CPUs
   int64_t kv_cache_bytes = 0;      // 0 = what memory_fraction leaves
   double memory_fraction = 0.9;    // of the device's free memory
   int64_t draft_tokens = 0;        // tokens of a text that a step verifies beside its next one; 0: no speculation
@@ -37,9 +37,6 @@ struct ServingOptions {
   bool warm_up = true;      // run every graph before the first request (GPUs only)
   std::function<void(const EnginePlan&)> planned = {};  // called when memory is planned, before weights are read
 };
-
-// Default number of tokens of a cache block.
-inline int64_t default_block_size(const Target& target) { return target.device == Device::kCuda ? 64 : 16; }
 
 struct ForwardBucket {
   int64_t tokens = 0, sequences = 0;

@@ -73,6 +73,7 @@ Target h200_target() {
                 .link_latency = 5e-6,
                 .bf16_flops = 700e12,
                 .fp8_flops = 1280e12,
+                .traits = kGpuTraits,
                 .integer_products = {{DType::kI8, DType::kI8},
                                      {DType::kE4M3, DType::kI4, "wgmma_x8", 128, 128},
                                      {DType::kBF16, DType::kI4, "wgmma_x16", 128, 128}}};

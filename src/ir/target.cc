@@ -30,6 +30,26 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("f32_flops", target.f32_flops);
   fn("bf16_flops", target.bf16_flops);
   fn("fp8_flops", target.fp8_flops);
+  auto& limits = target.limits;
+  fn("rank_sum_bytes", limits.rank_sum_bytes);
+  fn("exchange_latencies", limits.exchange_latencies);
+  fn("router_tokens", limits.router_tokens);
+  fn("router_choices", limits.router_choices);
+  fn("update_params", limits.update_params);
+  fn("update_scales", limits.update_scales);
+  fn("update_maxima", limits.update_maxima);
+  auto& traits = target.traits;
+  fn("block_size", traits.block_size);
+  fn("steps_ahead", traits.steps_ahead);
+  fn("captures_graphs", traits.captures_graphs);
+  fn("overlaps_transfers", traits.overlaps_transfers);
+  fn("library_masks", traits.library_masks);
+  fn("shares_memory", traits.shares_memory);
+  fn("memory_fraction", traits.memory_fraction);
+  fn("memory_reserve", traits.memory_reserve);
+  fn("least_bucket", traits.least_bucket);
+  fn("buckets_per_doubling", traits.buckets_per_doubling);
+  fn("bucket_multiple", traits.bucket_multiple);
 }
 
 std::string_view trim(std::string_view text) {
@@ -73,6 +93,7 @@ void read_field(Target& target, const std::string& key, const std::string& value
   } else if (key == "device") {
     check(value == "cpu" || value == "cuda", ErrorCode::kInvalidArgument, "'{}' (want cpu or cuda)", value);
     target.device = value == "cuda" ? Device::kCuda : Device::kCpu;
+    target.traits = value == "cuda" ? kGpuTraits : DeviceTraits();
   } else if (key == "fuse") {
     allow_fusions(target, value);
   } else if (key == "integer_product") {
@@ -150,11 +171,13 @@ Target interpreter_target() {
 }
 
 Target read_target(const std::string& path) {
-  std::istringstream lines(read_file(path, int64_t{16} << 20));
+  std::istringstream text(read_file(path, int64_t{16} << 20));
+  std::vector<std::pair<int, std::string>> lines;  // with their numbers
+  for (std::string line; std::getline(text, line);) lines.emplace_back(static_cast<int>(lines.size()) + 1, line);
+  // The device first, wherever it stands: other keys change its traits.
+  std::ranges::stable_partition(lines, [](const auto& line) { return trim(line.second).starts_with("device"); });
   Target target;
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
+  for (const auto& [number, line] : lines) {
     try {
       read_line(target, line);
     } catch (const Error& error) {

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "ir/fusion.h"
+#include "ir/target_limits.h"
 
 namespace octet {
 
@@ -33,6 +34,32 @@ enum class Device : uint8_t { kCpu, kCuda };
 
 const char* device_name(Device device);  // "cpu", "cuda"
 
+// How programs use a device: the same of all of a kind. The defaults are a CPU's.
+struct DeviceTraits {
+  int64_t block_size = 16;          // tokens of a block of the KV cache
+  int64_t steps_ahead = 0;          // that are enqueued while one runs; 0: a step has ended when run() returns
+  bool captures_graphs = false;     // a graph's first runs are slow: programs run each before the first request
+  bool overlaps_transfers = false;  // between pipeline stages, beside kernels
+  bool library_masks = false;       // attention may draw the dropout masks of a library
+  bool shares_memory = true;        // ranks of one machine have one memory
+  double memory_fraction = 0.5;     // the most of the free memory that serving takes
+  int64_t memory_reserve = 0;       // bytes left for drivers and libraries: graphs, workspaces
+  // An encoder's steps: the least size in tokens, how many between a power of two and the next, and what all are
+  // multiples of.
+  int64_t least_bucket = 16, buckets_per_doubling = 4, bucket_multiple = 1;
+};
+inline constexpr DeviceTraits kGpuTraits{.block_size = 64,
+                                         .steps_ahead = 1,
+                                         .captures_graphs = true,
+                                         .overlaps_transfers = true,
+                                         .library_masks = true,
+                                         .shares_memory = false,
+                                         .memory_fraction = 1,
+                                         .memory_reserve = int64_t{1} << 28,
+                                         .least_bucket = 64,
+                                         .buckets_per_doubling = 2,
+                                         .bucket_multiple = 16};
+
 struct Target {
   std::string name = "cpu";
   Device device = Device::kCpu;                   // whose executor runs the plan
@@ -47,7 +74,9 @@ struct Target {
   double bytes_per_second = 0;    // measured copy, read + write
   double link_bytes_per_second = 0, link_latency = 0;   // of a collective: what a rank sends, seconds of a call
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
-  std::vector<IntegerProduct> integer_products = {};    // recipes of integer weights run where theirs are here
+  TargetLimits limits = {};
+  DeviceTraits traits = {};
+  std::vector<IntegerProduct> integer_products = {};  // recipes of integer weights run where theirs are here
   std::vector<LinearTiming> timings = {};
 
   const IntegerProduct* find_product(DType x, DType codes) const;  // null: no kernels
@@ -65,7 +94,8 @@ Target h200_target();         // fusions of the CUDA kernels, figures measured o
 // Allows what "norm residual amax" says, a producer and its parts; throws kInvalidArgument with the nearest names.
 void allow_fusions(Target& target, const std::string& rule);
 
-Target read_target(const std::string& path);  // YAML-like "key: value" text, as written by to_text
+// YAML-like "key: value" text, as written by to_text; traits that are not given are those of the device.
+Target read_target(const std::string& path);
 std::string to_text(const Target& target);
 
 }  // namespace octet

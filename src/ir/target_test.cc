@@ -38,6 +38,21 @@ TEST(Target, TextReadsBackTheSame) {
   EXPECT_FALSE(read.fuses(Producer::kActivation));
 }
 
+// Of a file that has none of them, or some, wherever it names the device.
+TEST(Target, TraitsThatAreNotGivenAreThoseOfTheDevice) {
+  TempFolder folder;
+  const auto read = [&](const std::string& text) {
+    write_file(folder.file("t"), text);
+    return read_target(folder.file("t")).traits;
+  };
+  EXPECT_EQ(read("name: x\ndevice: cuda").block_size, kGpuTraits.block_size);
+  EXPECT_EQ(read("name: x\ndevice: cpu").block_size, DeviceTraits().block_size);
+  for (const char* text : {"device: cuda\nblock_size: 32", "block_size: 32\ndevice: cuda"}) {
+    EXPECT_EQ(read(text).block_size, 32);
+    EXPECT_EQ(read(text).steps_ahead, 1);
+  }
+}
+
 TEST(Target, TheH200HasItsFigures) {
   Target target = h200_target();
   EXPECT_EQ(target.memory_bytes, 150754820096);  // 143771 MiB

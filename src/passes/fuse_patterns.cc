@@ -76,20 +76,19 @@ Candidates with_sinks(const std::vector<FusionMembers>& cores, const std::vector
   return candidates;
 }
 
-// The sum over ranks of one tensor of a few rows: from 256 KiB on a norm's few threads push slower than a sum's kernel.
-bool is_small_rank_sum(const Graph& graph, const Node& node) {
-  constexpr int64_t kMostBytes = int64_t{128} << 10;
-  return node.op == Op::kAllReduce && node.attr<std::string>("reduction") == "sum" && node.inputs.size() == 1 &&
-         graph.type(node.inputs[0]).bytes() <= kMostBytes;
+// The sum over ranks of one tensor.
+bool is_rank_sum(const Graph&, const Node& node) {
+  return node.op == Op::kAllReduce && node.attr<std::string>("reduction") == "sum" && node.inputs.size() == 1;
 }
 
-// The sum over ranks that only the first member of a norm's core reads.
+// The sum over ranks, of a few rows, that only the first member of a norm's core reads.
 NodeId find_rank_sum(const UseGraph& uses, NodeId reader, size_t operands, const Target& target) {
   if (!target.fuses(Producer::kNorm, FusionPart::kRankSum)) return NodeId::kNone;
   const Node& node = uses.node(reader);
   for (size_t i = 0; i < operands; ++i) {
-    const NodeId sum = find_maker(uses, node.inputs[i], is_small_rank_sum, node.phase);
-    if (sum != NodeId::kNone && uses.users({sum, 0}).size() == 1 && !uses.is_output({sum, 0})) return sum;
+    const NodeId sum = find_maker(uses, node.inputs[i], is_rank_sum, node.phase);
+    const bool small = sum != NodeId::kNone && uses.graph().type({sum, 0}).bytes() <= target.limits.rank_sum_bytes;
+    if (small && uses.users({sum, 0}).size() == 1 && !uses.is_output({sum, 0})) return sum;
   }
   return NodeId::kNone;
 }
@@ -281,9 +280,8 @@ bool goes_by_rows(const Graph& graph, const Node& node) {
 
 // Whether an exchange takes long enough for the parts of a product beside it, which are less efficient than the whole.
 bool is_worth_parts(const Graph& graph, NodeId id, const Target& target) {
-  constexpr double kLatencies = 4;
-  return target.link_bytes_per_second <= 0 ||
-         node_cost(graph, id).bytes > kLatencies * target.link_latency * target.link_bytes_per_second;
+  const double most = target.limits.exchange_latencies * target.link_latency * target.link_bytes_per_second;
+  return target.link_bytes_per_second <= 0 || node_cost(graph, id).bytes > most;
 }
 
 // A gather of rows, and the product that reads them first; a product, and the scatter of its rows. Of gradients, the
@@ -359,13 +357,12 @@ Candidates scatter_rows(const UseGraph& uses, NodeId first, const Target& target
 }
 
 // The cast to float32 of a few bf16 tokens, the product that makes a router's logits, top_k, group_rows, where nothing
-// else reads what the first two make. With more tokens a library multiplies faster.
+// else reads what the first two make.
 Candidates router(const UseGraph& uses, NodeId first, const Target& target) {
-  constexpr int64_t kMostTokens = 16, kMostChoices = 512;
   const Node& top_k = uses.node(first);
   if (top_k.op != Op::kTopK || !target.fuses(Producer::kRouter)) return {};
   const Shape& chosen = top_k.results[0].shape;
-  if (chosen[0] > kMostTokens || chosen.elements() > kMostChoices) return {};
+  if (chosen[0] > target.limits.router_tokens || chosen.elements() > target.limits.router_choices) return {};
   const auto made_for_this = [&](Value value, Op op) {
     const Node& node = uses.node(value.node);
     return node.op == op && node.phase == top_k.phase && uses.users(value).size() == 1 && !uses.is_output(value);

@@ -10,9 +10,6 @@
 namespace octet {
 namespace {
 
-// What fits a kernel's arguments.
-constexpr size_t kParams = 32, kScales = 80, kMaxima = 128;
-
 // The same step of an optimiser: op, scalars and attributes except the weight decay.
 bool same_step(const Node& a, const Node& b) {
   if (a.op != b.op || a.phase != b.phase) return false;
@@ -30,12 +27,12 @@ const char* reader_name(const Node& reader) {
   return is_amax(reader) ? "amax" : nullptr;
 }
 
-FusionMembers group_from(const UseGraph& uses, NodeId first) {
+FusionMembers group_from(const UseGraph& uses, NodeId first, int64_t most) {
   const Node& start = uses.node(first);
   if (!is_optimizer_update(start.op)) return {};
   std::vector<FusionMember> members;
-  size_t count = 0;
-  for (int32_t i = index(first); i < uses.graph().size() && count < kParams; ++i) {
+  int64_t count = 0;
+  for (int32_t i = index(first); i < uses.graph().size() && count < most; ++i) {
     if (!same_step(start, uses.node(NodeId{i}))) continue;
     members.push_back({NodeId{i}, fmt::format("{}{}", op_name(start.op), count)});
     bool taken[2] = {};  // one cast and one amax of each
@@ -54,10 +51,10 @@ FusionMembers group_from(const UseGraph& uses, NodeId first) {
 
 // Nodes from `first` on that are like it and whose results are new contents of states and nothing else.
 template <typename Like>
-std::vector<FusionMember> last_nodes(const UseGraph& uses, NodeId first, const char* name, size_t most,
+std::vector<FusionMember> last_nodes(const UseGraph& uses, NodeId first, const char* name, int64_t most,
                                      const Like& like) {
   std::vector<FusionMember> members;
-  for (int32_t i = index(first); i < uses.graph().size() && members.size() < most; ++i) {
+  for (int32_t i = index(first); i < uses.graph().size() && std::ssize(members) < most; ++i) {
     const Node& node = uses.node(NodeId{i});
     bool last = like(node) && node.phase == uses.node(first).phase;
     for (int32_t r = 0; last && r < static_cast<int32_t>(node.results.size()); ++r)
@@ -68,10 +65,10 @@ std::vector<FusionMember> last_nodes(const UseGraph& uses, NodeId first, const c
   return members.size() < 2 ? std::vector<FusionMember>{} : members;
 }
 
-FusionMembers scales_from(const UseGraph& uses, NodeId first) {
+FusionMembers scales_from(const UseGraph& uses, NodeId first, int64_t most) {
   const Node& start = uses.node(first);
   if (start.op != Op::kUpdateScales) return {};
-  return last_nodes(uses, first, "scale", kScales, [&](const Node& node) {
+  return last_nodes(uses, first, "scale", most, [&](const Node& node) {
     const auto same = [&](const char* key) {
       return attr_or_default(node.op, node.attrs, key) == attr_or_default(start.op, start.attrs, key);
     };
@@ -81,30 +78,32 @@ FusionMembers scales_from(const UseGraph& uses, NodeId first) {
   });
 }
 
-FusionMembers maxima_from(const UseGraph& uses, NodeId first) {
+FusionMembers maxima_from(const UseGraph& uses, NodeId first, int64_t most) {
   const TensorType one{DType::kF32, {1}};
   const auto like = [&](const Node& node) {
     return node.op == Op::kMaximum && uses.graph().type(node.inputs[0]) == one &&
            uses.graph().type(node.inputs[1]) == one;
   };
   if (!like(uses.node(first))) return {};
-  return last_nodes(uses, first, "maximum", kMaxima, like);
+  return last_nodes(uses, first, "maximum", most, like);
 }
 
 }  // namespace
 
 bool group_updates(Program& program, const CompileOptions& options) {
-  const auto group = [](FusionPart part, FusionMembers (*from)(const UseGraph&, NodeId)) {
+  using From = FusionMembers (*)(const UseGraph&, NodeId, int64_t most);
+  const auto group = [](FusionPart part, int64_t TargetLimits::*most, From from) {
     return FusionPattern{Producer::kUpdate, [=](const UseGraph& uses, NodeId first, const Target& target) {
                            std::vector<FusionMembers> candidates;
-                           if (target.fuses(Producer::kUpdate, part)) candidates.push_back(from(uses, first));
+                           if (target.fuses(Producer::kUpdate, part))
+                             candidates.push_back(from(uses, first, target.limits.*most));
                            std::erase_if(candidates, [](const FusionMembers& members) { return members.empty(); });
                            return candidates;
                          }};
   };
-  static const FusionPattern groups[] = {group(FusionPart::kOptimizer, group_from),
-                                         group(FusionPart::kUpdateScales, scales_from),
-                                         group(FusionPart::kMaximum, maxima_from)};
+  static const FusionPattern groups[] = {group(FusionPart::kOptimizer, &TargetLimits::update_params, group_from),
+                                         group(FusionPart::kUpdateScales, &TargetLimits::update_scales, scales_from),
+                                         group(FusionPart::kMaximum, &TargetLimits::update_maxima, maxima_from)};
   bool changed = false;
   for (Graph& graph : program.graphs()) changed |= fuse_graph(graph, options.target, groups);
   return changed;

@@ -17,9 +17,10 @@ Target grouping_target() {
   return target;
 }
 
-Program grouped(const std::string& recipe) {
+Program grouped(const std::string& recipe, const TargetLimits& limits = {}) {
   Program program = tiny::training_program("llama");
-  const CompileOptions options{.target = grouping_target(), .recipe = parse_recipe(recipe)};
+  CompileOptions options{.target = grouping_target(), .recipe = parse_recipe(recipe)};
+  options.target.limits = limits;
   precision(program, options);
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kPacked);
   EXPECT_TRUE(group_updates(program, options));
@@ -50,6 +51,13 @@ TEST(GroupUpdates, TakesEveryParameterWithWhatReadsIt) {
     EXPECT_EQ(ops["cast"] + ops["reduce"], 0);
     EXPECT_GT(ops["member cast"] + ops["member reduce"] + ops["quantize"], 0);
   }
+}
+
+TEST(GroupUpdates, AreAsLargeAsTheTargetSays) {
+  const Program program = grouped("bf16", {.update_params = 3});
+  auto ops = ops_of(*program.find_graph("apply"));
+  EXPECT_EQ(ops["fusion"], (ops["member adamw"] + ops["adamw"] + 2) / 3 - ops["adamw"]);
+  EXPECT_GT(ops["fusion"], 2);
 }
 
 TEST(GroupUpdates, TakesTheScalesAndAmaxesOfDelayedScaling) {

@@ -41,7 +41,7 @@ class LoadBar {
 
 // Why attention cannot use the library's dropout masks although the settings ask for them; "" if it can.
 std::string why_portable_masks(const RunConfig& config, const StepperOptions& options) {
-  if (options.compile.target.device == Device::kCpu) return "a CPU has none";
+  if (!options.compile.target.traits.library_masks) return "a CPU has none";
   if (!options.library_masks) return "train.deterministic is set";
   const DType compute = options.compile.recipe.compute;
   return compute == DType::kBF16 ? "" : fmt::format("it knows bf16, precision.recipe={} is not", config.recipe);
@@ -158,8 +158,7 @@ void Run::build() {
   options_.cuda.device = links_.device;
   const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device), options_.cuda);
   std::string why;
-  if (config_.device == "auto" && target.device == Device::kCpu && !cuda_available(&why))
-    log_info("runs on the CPU: {}", why);
+  if (config_.device == "auto" && !cuda_available(&why)) log_info("runs on the CPU: {}", why);
   options_ = stepper_options(config_, target);
   options_.ranks = links_.ranks;
   options_.cuda.device = links_.device;

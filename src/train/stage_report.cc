@@ -161,7 +161,7 @@ class StagePlanner {
     double once = 0;  // a step: the update, after gradients of tied tables
     for (size_t s = 0; s < order.size(); ++s)
       once = std::max(once, report.stages[s].update + transfer_seconds(compiled.at(alike[s]).shared_bytes, target_));
-    report.beside = target_.device == Device::kCuda;
+    report.beside = target_.traits.overlaps_transfers;
     for (const Transfers way : {Transfers::kInTurn, Transfers::kBeside}) {
       const std::vector<StageSeconds> simulated = simulate(order, pieces, way);
       double end = 0, work = 0, idle = 0;

@@ -82,7 +82,7 @@ TEST(StageReport, TheStepIsTheSimulatedScheduleAndTheUpdate) {
   EXPECT_EQ(report.step_seconds, report.beside_seconds);
   EXPECT_EQ(report.bubble, report.beside_bubble);
   Target cpu = h200_target();
-  cpu.device = Device::kCpu;
+  cpu.device = Device::kCpu, cpu.traits = {};
   const PipelineReport in_turn = plan_stages(named_model("gpt2-124m"), config, cpu);
   EXPECT_FALSE(in_turn.beside);
   EXPECT_GT(in_turn.step_seconds, in_turn.beside_seconds);

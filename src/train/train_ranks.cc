@@ -48,9 +48,13 @@ TrainResult train_threads(const RunConfig& config, const TrainHooks& hooks, Devi
   return result;
 }
 
+Device device_of(const RunConfig& config, const TrainHooks& hooks) {
+  return hooks.target ? hooks.target->device : resolve_device(config.device);
+}
+
 // Ranks beyond the mesh leave at once.
 TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const RankIdentity& identity) {
-  const Device device = resolve_device(given.device);
+  const Device device = device_of(given, hooks);
   const MeshChoice choice = choose_mesh(given, identity.size, fmt::format("ranks ({})", identity.launcher));
   const int32_t count = choice.mesh.ranks();
   check(count == identity.size || !choice.note.empty(), ErrorCode::kInvalidArgument,
@@ -89,7 +93,7 @@ TrainResult train(const RunConfig& config, const TrainHooks& hooks) {
   const std::optional<RankIdentity> identity = find_identity([](const char* name) { return std::getenv(name); });
   if (identity && identity->size > 1) return train_process(config, hooks, *identity);
   if (config.pipeline * config.tensor * config.data_ranks * config.context == 1) return Run(config, hooks).loop();
-  const Device device = hooks.target ? hooks.target->device : resolve_device(config.device);
+  const Device device = device_of(config, hooks);
   const RunConfig chosen =
       with_mesh(config, device == Device::kCuda ? choose_mesh(config, cuda_device_count(), "GPUs that can be used here")
                                                 : MeshChoice{config.mesh()});

@@ -158,7 +158,7 @@ std::unique_ptr<Run::Step> Run::begin(Prefetcher& prefetcher, int64_t step) {
 bool Run::can_overlap_next_step(const StepWork& work) const {
   const auto due = [&](int64_t interval) { return interval > 0 && work.step % interval == 0; };
   const bool waits = config_.eager || config_.check_nodes || (auto_ && auto_->due(work.step + 1));  // in begin()
-  return stepper_->plan().target.device == Device::kCuda && !waits && !work.statistics && !due(config_.eval_interval) &&
+  return stepper_->plan().target.traits.steps_ahead > 0 && !waits && !work.statistics && !due(config_.eval_interval) &&
          !due(config_.checkpoint_interval) && skipped_in_a_row_ + 1 < config_.max_skipped_steps &&
          !(timeline_ && timeline_->at_border());
 }

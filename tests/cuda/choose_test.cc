@@ -55,28 +55,30 @@ void for_each_norm(const Body& body) {
 TEST(ChooseNorm, EveryPlanFitsTheDeviceAndCoversEveryRow) {
   const DeviceFacts device = h200();
   for_each_norm([&](const NormDesc& desc) {
-    const NormPlan plan = choose_norm(desc, device);
-    expect_fits(plan.grid, plan.threads, plan.shared);
-    if (plan.kernel == NormKernel::kElementwise) {
-      EXPECT_FALSE(norm_fits_registers(desc.cols));
-      EXPECT_EQ(plan.grid, desc.rows);
-      return;
-    }
-    const bool by_warp = plan.kernel == NormKernel::kWarpPerRow || plan.kernel == NormKernel::kWarpPersistent;
-    EXPECT_GE(int64_t{by_warp ? 32 : plan.threads} * plan.groups * kGroup, desc.cols);
-    EXPECT_LE(plan.stages, kMaxStages);
-    const int64_t stage = plan.unit_rows * (desc.adds ? 2 : 1) * desc.cols * dtype_bytes(desc.dtype);
-    const int64_t rings = plan.kernel == NormKernel::kWarpPersistent ? kPersistentWarps : 1;
-    EXPECT_GE(plan.shared, rings * plan.stages * stage);
-    switch (plan.kernel) {
-      case NormKernel::kWarpPerRow: EXPECT_GE(plan.grid * kWarpRows, desc.rows); break;
-      case NormKernel::kBlockPerRow: EXPECT_EQ(plan.grid, desc.rows); break;
-      default: {  // persistent: all blocks are on the device at once, and no ring is longer than the rows
-        const int64_t blocks_per_sm = (plan.grid + device.sm_count - 1) / device.sm_count;
-        EXPECT_GE(plan.stages, 1);
-        EXPECT_LE(blocks_per_sm * plan.threads, kThreadsPerSm);
-        EXPECT_LE(blocks_per_sm * (plan.shared + (2 << 10)), kSharedBytesPerSm);
-        EXPECT_GE(desc.rows, plan.grid * plan.unit_rows * rings);
+    EXPECT_EQ(to_string(choose(desc, device)), to_string(candidates(desc, device).front()));
+    for (const NormPlan& plan : candidates(desc, device)) {
+      expect_fits(plan.grid, plan.threads, plan.shared);
+      if (plan.kernel == NormKernel::kElementwise) {
+        EXPECT_FALSE(norm_fits_registers(desc.cols));
+        EXPECT_EQ(plan.grid, desc.rows);
+        return;
+      }
+      const bool by_warp = plan.kernel == NormKernel::kWarpPerRow || plan.kernel == NormKernel::kWarpPersistent;
+      EXPECT_GE(int64_t{by_warp ? 32 : plan.threads} * plan.groups * kGroup, desc.cols);
+      EXPECT_LE(plan.stages, kMaxStages);
+      const int64_t stage = plan.unit_rows * (desc.adds ? 2 : 1) * desc.cols * dtype_bytes(desc.dtype);
+      const int64_t rings = plan.kernel == NormKernel::kWarpPersistent ? kPersistentWarps : 1;
+      EXPECT_GE(plan.shared, rings * plan.stages * stage);
+      switch (plan.kernel) {
+        case NormKernel::kWarpPerRow: EXPECT_GE(plan.grid * kWarpRows, desc.rows); break;
+        case NormKernel::kBlockPerRow: EXPECT_EQ(plan.grid, desc.rows); break;
+        default: {  // persistent: all blocks are on the device at once, and no ring is longer than the rows
+          const int64_t blocks_per_sm = (plan.grid + device.sm_count - 1) / device.sm_count;
+          EXPECT_GE(plan.stages, 1);
+          EXPECT_LE(blocks_per_sm * plan.threads, kThreadsPerSm);
+          EXPECT_LE(blocks_per_sm * (plan.shared + (2 << 10)), kSharedBytesPerSm);
+          EXPECT_GE(desc.rows, plan.grid * plan.unit_rows * rings);
+        }
       }
     }
   });
@@ -108,12 +110,15 @@ TEST(ChooseGemv, EveryPlanCoversEveryRowAndSplitsLessTheMoreRowsThereAre) {
         int splits = kMaxGemvSplits;
         for (int64_t n : {1, 16, 17, 512, 1056, 1072, 2112, 4096, 12672, 12688, 50257, 128256}) {
           SCOPED_TRACE(fmt::format("{} n {} k {} blocks {}", dtype_name(dtype), n, k, blocks));
-          const GemvPlan plan = choose_gemv({.n = n, .k = k, .dtype = dtype, .blocks = blocks}, h200());
-          expect_fits(plan.grid * plan.splits, 32 * plan.warps, 0);
-          EXPECT_GE(plan.grid * plan.tiles * kGemvTileRows, n);
-          EXPECT_LT((plan.grid - 1) * plan.tiles * kGemvTileRows, n);
-          EXPECT_GE(plan.warps, kMinGemvWarps);
-          EXPECT_LE(plan.warps, kMaxGemvWarps);
+          const GemvDesc desc{.n = n, .k = k, .dtype = dtype, .blocks = blocks};
+          for (const GemvPlan& plan : candidates(desc, h200())) {
+            expect_fits(plan.grid * plan.splits, 32 * plan.warps, 0);
+            EXPECT_GE(plan.grid * plan.tiles * kGemvTileRows, n);
+            EXPECT_LT((plan.grid - 1) * plan.tiles * kGemvTileRows, n);
+            EXPECT_GE(plan.warps, kMinGemvWarps);
+            EXPECT_LE(plan.warps, kMaxGemvWarps);
+          }
+          const GemvPlan plan = choose(desc, h200());
           if (plan.warps != kMinGemvWarps) continue;
           EXPECT_LE(plan.splits, splits) << "more rows, more split-K";
           splits = plan.splits;
@@ -166,27 +171,29 @@ TEST(ChooseDecode, SplitsCoverEveryRowAndTheContext) {
 
 // The kernels' own facts; the occupancy is what shared memory allows: 1 KiB of each block is the driver's, up to 3 KiB
 // are static.
-DecodePlan plan_mma(const PagedProblem& p, const DecodeKernelFacts& kernel) {
-  return choose_decode_mma(p, kernel, h200(), [](int64_t shared) {
+DecodeDesc decode_desc(const PagedProblem& p, const DecodeKernelFacts& kernel) {
+  const auto blocks_per_sm = [](int64_t shared) {
     return static_cast<int>(kSharedBytesPerSm / (shared + (1 << 10) + (3 << 10)));
-  });
+  };
+  return {p, kernel, blocks_per_sm};
 }
 
 TEST(ChooseDecode, TensorCorePlansFitTheDevice) {
   for_each_decode([&](const PagedProblem& p) {
     for (DType cache : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
       const DecodeKernelFacts kernel = decode_kernel_facts(p, cache);
-      const DecodePlan plan = plan_mma(p, kernel);
-      expect_fits(plan.blocks, decode::kThreads, plan.shared);
-      EXPECT_GE(plan.shared, kernel.ring_bytes);
-      EXPECT_LE(plan.blocks, decode::kMaxBlocks);
-      EXPECT_EQ(plan.groups << plan.head_shift, p.kv_heads) << "heads are left out";
-      EXPECT_GE(plan.rows, 1);
-      EXPECT_LE(plan.rows, kernel.rows);
-      // Each block leaves at most two pieces of items that it shares with others.
-      const int64_t rows = int64_t{2} * plan.blocks * plan.rows << plan.head_shift;
-      EXPECT_GE(plan.parts_bytes, rows * kDecodePartialBytes);
-      EXPECT_EQ(plan.scratch_bytes - plan.parts_bytes, rows * p.dim * 4);
+      for (const DecodePlan& plan : candidates(decode_desc(p, kernel), h200())) {
+        expect_fits(plan.blocks, decode::kThreads, plan.shared);
+        EXPECT_GE(plan.shared, kernel.ring_bytes);
+        EXPECT_LE(plan.blocks, decode::kMaxBlocks);
+        EXPECT_EQ(plan.groups << plan.head_shift, p.kv_heads) << "heads are left out";
+        EXPECT_GE(plan.rows, 1);
+        EXPECT_LE(plan.rows, kernel.rows);
+        // Each block leaves at most two pieces of items that it shares with others.
+        const int64_t rows = int64_t{2} * plan.blocks * plan.rows << plan.head_shift;
+        EXPECT_GE(plan.parts_bytes, rows * kDecodePartialBytes);
+        EXPECT_EQ(plan.scratch_bytes - plan.parts_bytes, rows * p.dim * 4);
+      }
     }
   });
 }
@@ -229,7 +236,7 @@ TEST(ChooseQuantize, EveryPlanCoversEveryRowAndColumn) {
 TEST(BoundKernel, LabelsSayWhichKernelRunsAndWhatWasChosen) {
   BoundKernel kernel = [](const KernelArgs&) {};
   EXPECT_EQ(kernel.label("norm_fusion", {}), "norm_fusion");
-  const NormPlan plan = choose_norm({.rows = 8192, .cols = 4096, .adds = true}, h200());
+  const NormPlan plan = choose(NormDesc{.rows = 8192, .cols = 4096, .adds = true}, h200());
   kernel.variant = [plan](const KernelArgs&) { return to_string(plan); };
   EXPECT_EQ(kernel.label("norm_fusion", {}), "norm_fusion[persistent, 2 rows, 3 stages]");
   kernel.fallback_kernel = "fusion_members";
@@ -259,7 +266,7 @@ std::vector<Line> model_choices() {
                            {"Llama 2 7B, prefill of 2048", 2048, 4096}}) {
     const NormDesc desc{.rows = norm.rows, .cols = norm.cols, .adds = true};
     const std::string shape = fmt::format("{}, [{}, {}]", norm.model, norm.rows, norm.cols);
-    const NormPlan plan = choose_norm(desc, device);
+    const NormPlan plan = choose(desc, device);
     lines.push_back({"add, norm: " + shape, to_string(plan),
                      fmt::format("{} blocks of {} threads, {} bytes", plan.grid, plan.threads, plan.shared)});
     if (norm.rows < 8192) continue;
@@ -278,7 +285,7 @@ std::vector<Line> model_choices() {
                            {"Llama 2 7B, MLP down", 4096, 11008},
                            {"Llama 3 8B, head", 128256, 4096}}) {
     for (DType dtype : {DType::kBF16, DType::kE4M3}) {
-      const GemvPlan plan = choose_gemv({.n = p.n, .k = p.k, .dtype = dtype}, device);
+      const GemvPlan plan = choose(GemvDesc{.n = p.n, .k = p.k, .dtype = dtype}, device);
       lines.push_back({fmt::format("gemv {}: {}, N {}, K {}", dtype_name(dtype), p.model, p.n, p.k), to_string(plan),
                        fmt::format("{} x {} blocks of {} threads", plan.grid, plan.splits, 32 * plan.warps)});
     }
@@ -290,7 +297,7 @@ std::vector<Line> model_choices() {
   for (const Decode& d : {Decode{"Llama 2 7B", 32, 32, 128}, {"Llama 3 8B", 32, 8, 128}, {"Falcon 7B", 71, 1, 64}}) {
     for (int sequences : {1, 64}) {
       const PagedProblem p = paged(sequences, 1, d.heads, d.kv_heads, d.dim, 4096);
-      const DecodePlan plan = plan_mma(p, decode_kernel_facts(p, DType::kBF16));
+      const DecodePlan plan = choose(decode_desc(p, decode_kernel_facts(p, DType::kBF16)), device);
       const std::string shape = fmt::format("{}, {} sequences", d.model, sequences);
       lines.push_back({"paged_attention, cache bf16: " + shape, to_string(plan), fmt::format("{} bytes", plan.shared)});
       const SplitDecodePlan f32 = choose_decode(p, device);

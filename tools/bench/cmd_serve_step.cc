@@ -113,7 +113,7 @@ class StepBench {
     fill_random_weights(runner_->executor(), 1337);
     const double load = seconds_since(begin);
     begin = Clock::now();
-    if (target.device == Device::kCuda && !options.no_warm_up) runner_->warm_up();
+    if (target.traits.captures_graphs && !options.no_warm_up) runner_->warm_up();
     fmt::print("bound in {:.2f} s, weights written in {:.2f} s, warmed up in {:.2f} s\n", bind, load,
                seconds_since(begin));
   }

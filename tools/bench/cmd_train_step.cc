@@ -83,7 +83,7 @@ void measure_rank(const Options& options, const Work& work, const LocalRank* ran
   fill_random_weights(stepper.executor(), 1337);
 
   // As in a run: on a GPU the next step starts before the results of the previous one are read.
-  const bool ahead = work.target.device == Device::kCuda;
+  const bool ahead = work.target.traits.steps_ahead > 0;
   StepWork next{.micro_batches = work.batches, .lr = 1e-4, .step = 0, .seed = 1337};
   std::optional<StepWork> in_flight;
   StepResult result;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ir/target_limits.h"
 #include "kernels/cuda/common/operand.h"
 #include "kernels/cuda/matmul/launchers.h"
 
@@ -29,7 +30,7 @@ struct RouterResults {
 void launch_top_k(const RouterProblem& problem, const float* logits, const RouterResults& to, cudaStream_t stream);
 
 // Tokens of few: their logits x w^T, summed in float32, what launch_top_k makes of them and launch_group_rows of that.
-inline constexpr int kRouterTokens = 16, kRouterChoices = 512;
+inline constexpr int kRouterTokens = TargetLimits{}.router_tokens, kRouterChoices = TargetLimits{}.router_choices;
 struct FewTokens {
   int64_t width = 0;             // a multiple of 8
   const void* x = nullptr;       // bf16 [T, width]
@@ -97,6 +98,13 @@ struct GroupedProduct {
   const int32_t* offsets = nullptr;
   Operand out;  // f32, bf16 or f16
 };
-void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream);
+struct GroupedDesc {
+  int64_t rows = 0, experts = 0;
+};
+struct GroupedPlan {
+  int tokens = 256;  // rows of a tile: 64, with more stages in flight, or 256
+};
+std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts& device);
+void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

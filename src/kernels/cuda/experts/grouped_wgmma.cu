@@ -259,11 +259,14 @@ void launch(const GroupedProduct& p, int sm_count, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_grouped_wgmma(const GroupedProduct& product, int sm_count, cudaStream_t stream) {
+std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts&) {
+  if (desc.rows <= 32 * desc.experts) return {{64}, {256}};
+  return {{256}, {64}};
+}
+
+void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream) {
   const auto with_type = [&]<typename T>(T) {
-    // Few rows an expert: more stages in flight.
-    product.rows <= 32 * product.experts ? launch<T, 64>(product, sm_count, stream)
-                                         : launch<T, 256>(product, sm_count, stream);
+    plan.tokens == 64 ? launch<T, 64>(product, sm_count, stream) : launch<T, 256>(product, sm_count, stream);
   };
   if (product.dtype == DType::kI8) return with_type(int8_t{});
   product.dtype == DType::kBF16 ? with_type(bf16{}) : with_type(e4m3{});

@@ -270,7 +270,7 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
   const TensorType& x = graph.type(node.inputs[0]);
   const int64_t n = node.results[0].shape[1], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
   GemvPlan plan =
-      choose_gemv({.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
+      choose(GemvDesc{.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
   plan.grid = (n + plan.tiles * kGemvTileRows - 1) / (plan.tiles * kGemvTileRows);
   return {[g, plan](const KernelArgs& args) {
             const GroupedProduct p = product_of(g, args);
@@ -293,9 +293,12 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
           [plan](const KernelArgs&) { return to_string(plan); }};
 }
 
-BoundKernel bind_wgmma(DeviceContext& context, const Graph&, const Node& node) {
-  return [g = Grouped(node), sms = context.sm_count()](const KernelArgs& args) {
-    launch_grouped_wgmma(product_of(g, args), sms, args.stream);
+BoundKernel bind_wgmma(DeviceContext& context, const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const int64_t rows = graph.shape(node.inputs[0])[0], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
+  const GroupedPlan plan = choose(GroupedDesc{rows, experts}, context.facts());
+  return [g, plan, sms = context.sm_count()](const KernelArgs& args) {
+    launch_grouped_wgmma(product_of(g, args), plan, sms, args.stream);
   };
 }
 
@@ -323,7 +326,7 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
                       .out_dtype = node.results[0].dtype,
                       .experts = static_cast<int>(graph.shape(node.inputs[g.offsets])[0] - 1)};
   product.parts[0].end = product.n;
-  const Int4Plan plan = choose_int4(product, context.facts());
+  const Int4Plan plan = choose(product, context.facts());
   return {[g, product, plan](const KernelArgs& args) mutable {
             product.x = args.in[0].data, product.x_scale = args.in[1].as<float>();
             product.codes = args.in[2].data, product.scales = args.in[3].as<float>();

@@ -36,8 +36,9 @@ SplitDecodePlan choose_decode(const PagedProblem& p, const DeviceFacts& device) 
 
 std::string to_string(const SplitDecodePlan& plan) { return fmt::format("decode float32, split-K {}", plan.splits); }
 
-DecodePlan choose_decode_mma(const PagedProblem& p, const DecodeKernelFacts& kernel, const DeviceFacts& device,
-                             const std::function<int(int64_t shared)>& blocks_per_sm) {
+std::vector<DecodePlan> candidates(const DecodeDesc& desc, const DeviceFacts& device) {
+  const PagedProblem& p = desc.problem;
+  const DecodeKernelFacts& kernel = desc.kernel;
   // As many rows as the sequences need on average: those with more queries take several chunks.
   const int sequences = std::max(p.sequences, 1);
   const int queries = std::min(kDecodeQueries, divide_up(p.tokens, sequences));
@@ -47,7 +48,7 @@ DecodePlan choose_decode_mma(const PagedProblem& p, const DecodeKernelFacts& ker
     // Warps that share a key head join through shared memory.
     const bool shares_heads = head_shift < decode::kWarpShift;
     plan.shared = kernel.ring_bytes + (shares_heads ? decode::kWarps * plan.rows * kernel.sums_bytes : 0);
-    plan.blocks = std::min(std::max(blocks_per_sm(plan.shared), 1) * device.sm_count, decode::kMaxBlocks);
+    plan.blocks = std::min(std::max(desc.blocks_per_sm(plan.shared), 1) * device.sm_count, decode::kMaxBlocks);
     const int64_t rows = (int64_t{plan.blocks} * 2 * plan.rows) << head_shift;
     plan.parts_bytes = divide_up(rows * kDecodePartialBytes, kScratchAlignment) * kScratchAlignment;
     plan.scratch_bytes = plan.parts_bytes + rows * p.dim * int64_t{sizeof(float)};
@@ -55,12 +56,15 @@ DecodePlan choose_decode_mma(const PagedProblem& p, const DecodeKernelFacts& ker
   };
   // Neighbouring heads are contiguous in memory, and warps that take whole heads need no join; but where items are few,
   // each of them would be split over many blocks.
+  std::vector<DecodePlan> plans, split;
   for (int head_shift = decode::kWarpShift; head_shift > 0; --head_shift) {
     if (p.kv_heads % (1 << head_shift) != 0) continue;
     const DecodePlan plan = plan_of(head_shift);
-    if (plan.groups * p.sequences >= plan.blocks / 2) return plan;
+    (plan.groups * p.sequences >= plan.blocks / 2 ? plans : split).push_back(plan);
   }
-  return plan_of(0);
+  plans.push_back(plan_of(0));
+  plans.insert(plans.end(), split.begin(), split.end());
+  return plans;
 }
 
 std::string to_string(const DecodePlan& plan) {

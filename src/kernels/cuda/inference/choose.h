@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "kernels/cuda/device_facts.h"
+#include "kernels/cuda/choose.h"
 
 namespace octet::cuda {
 
@@ -65,9 +65,12 @@ struct DecodePlan {
   int64_t scratch_bytes = 0;
   uint32_t* counters = nullptr;  // kDecodeCounters of them, 0 before and after: the caller sets it
 };
-// `blocks_per_sm`: the kernel's occupancy with so many bytes of dynamic shared memory.
-DecodePlan choose_decode_mma(const PagedProblem& problem, const DecodeKernelFacts& kernel, const DeviceFacts& device,
-                             const std::function<int(int64_t shared)>& blocks_per_sm);
+struct DecodeDesc {
+  PagedProblem problem = {};
+  DecodeKernelFacts kernel = {};
+  std::function<int(int64_t shared)> blocks_per_sm = {};  // with so many bytes of dynamic shared memory
+};
+std::vector<DecodePlan> candidates(const DecodeDesc& desc, const DeviceFacts& device);
 std::string to_string(const DecodePlan& plan);
 
 }  // namespace octet::cuda

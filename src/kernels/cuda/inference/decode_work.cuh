@@ -15,7 +15,7 @@ namespace octet::cuda::decode {
 inline constexpr int kUnitShift = 4, kUnitKeys = 1 << kUnitShift;
 static_assert(2 * kMaxBlocks * kWarps * 2 <= kDecodeCounters);
 
-// How the work is split, as the kernel gets it besides the problem (choose_decode_mma).
+// How the work is split, as the kernel gets it besides the problem (DecodePlan).
 static_assert(kDecodeQueries == 4);
 struct Cut {
   int head_shift = 0;   // log2 of head_warps, which divides the key heads; the other factor of kWarps are tiles of keys

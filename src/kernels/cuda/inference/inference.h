@@ -43,7 +43,7 @@ void launch_paged_prefill(const PagedProblem& problem, const PagedOperands& oper
 // whole 16 bytes, scale > 0.
 inline constexpr int kDecodeCounters = 1 << 14;
 DecodeKernelFacts decode_kernel_facts(const PagedProblem& problem, DType cache);
-// choose_decode_mma with these facts and the occupancy of the kernel for this problem.
+// The choice with these facts and the occupancy of the kernel for this problem.
 DecodePlan plan_paged_decode_mma(const PagedProblem& problem, DType cache, const DeviceFacts& device);
 // Also clears the rows of out beyond the last sequence.
 void launch_paged_decode_mma(const PagedProblem& problem, const PagedOperands& operands, const DecodePlan& plan,

@@ -171,12 +171,13 @@ DecodeKernelFacts decode_kernel_facts(const PagedProblem& p, DType cache) { retu
 
 DecodePlan plan_paged_decode_mma(const PagedProblem& p, DType cache, const DeviceFacts& device) {
   const Instance instance = instance_of(p, cache);
-  return choose_decode_mma(p, instance.facts, device, [&](int64_t shared) {
+  const auto blocks_per_sm = [&](int64_t shared) {
     allow_shared(instance.kernel, static_cast<size_t>(shared));
     int blocks = 0;
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, instance.kernel, kThreads, static_cast<size_t>(shared));
     return blocks;
-  });
+  };
+  return choose(DecodeDesc{p, instance.facts, blocks_per_sm}, device);
 }
 
 void launch_paged_decode_mma(const PagedProblem& p, const PagedOperands& x, const DecodePlan& plan, void* scratch,

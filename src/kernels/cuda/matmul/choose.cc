@@ -16,7 +16,7 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 // Measured on an H200, back to back: 4 warps a block where there are blocks enough, else more warps per row.
-GemvPlan choose_gemv(const GemvDesc& desc, const DeviceFacts& device) {
+std::vector<GemvPlan> candidates(const GemvDesc& desc, const DeviceFacts& device) {
   const int64_t tiles = divide_up(desc.n, kGemvTileRows), sms = device.sm_count;
   const int64_t chunks = divide_up(desc.k * dtype_bytes(desc.dtype), kGemvChunkBytes);
   GemvPlan plan;
@@ -28,7 +28,12 @@ GemvPlan choose_gemv(const GemvDesc& desc, const DeviceFacts& device) {
   }
   plan.tiles = desc.dtype != DType::kBF16 && !desc.blocks && tiles > kTwoTilesPerSm * sms ? 2 : 1;
   plan.grid = divide_up(desc.n, int64_t{plan.tiles} * kGemvTileRows);
-  return plan;
+  std::vector<GemvPlan> plans = {plan};
+  for (int warps = kMinGemvWarps; warps <= kMaxGemvWarps; warps *= 2)
+    for (int splits = 1; splits <= kMaxGemvSplits; splits *= 2)
+      if ((warps != plan.warps || splits != plan.splits) && chunks >= kMinChunksPerWarp * warps * splits)
+        plans.push_back({plan.grid, plan.tiles, warps, splits});
+  return plans;
 }
 
 std::string to_string(const GemvPlan& plan) {
@@ -38,26 +43,26 @@ std::string to_string(const GemvPlan& plan) {
 
 // The least time, in clocks, by a model: a step multiplies 4 a token, or reads its bytes from L2 at 24 a clock; a tile
 // ends in its results being stored, 12 a token.
-Int8Plan choose_int8(int64_t m, int64_t n, int64_t k, const DeviceFacts& device) {
+std::vector<Int8Plan> candidates(const Int8Desc& desc, const DeviceFacts& device) {
   constexpr int64_t kMostSplits = 4, kMinSteps = 4, kPerTile = 1500, kPerJoin = 2000;
-  const int64_t pairs = std::max(device.sm_count / 2, 1), steps = divide_up(k, kInt8Depth);
-  Int8Plan best;
-  int64_t least = 0;
+  const int64_t pairs = std::max(device.sm_count / 2, 1), steps = divide_up(desc.k, kInt8Depth);
+  std::vector<std::pair<int64_t, Int8Plan>> timed;
   for (const int tokens : {64, 128, 192, 256}) {
-    if (tokens > 64 && m <= tokens - 64) break;
-    const int64_t tiles = divide_up(m, tokens) * divide_up(n, kInt8Columns);
+    if (tokens > 64 && desc.m <= tokens - 64) break;
+    const int64_t tiles = divide_up(desc.m, tokens) * divide_up(desc.n, kInt8Columns);
     const int64_t step = std::max<int64_t>(4 * tokens, (128 * 128 + 64 * tokens) / 24);
     for (int splits = 1; splits <= (tokens <= 128 ? kMostSplits : 1); ++splits) {
       if (splits > 1 && steps < kMinSteps * splits) break;
       const int64_t turns = divide_up(tiles * splits, pairs);
       const int64_t end = kPerTile + 12 * tokens + (splits > 1 ? kPerJoin : 0);
       const int64_t time = turns * (divide_up(steps, splits) * step + end);
-      if (least > 0 && time >= least) continue;
-      least = time;
-      best = {tokens, splits, tiles, splits > 1 ? tiles : std::min(tiles, pairs)};
+      timed.push_back({time, {tokens, splits, tiles, splits > 1 ? tiles : std::min(tiles, pairs)}});
     }
   }
-  return best;
+  std::ranges::stable_sort(timed, {}, [](const auto& plan) { return plan.first; });
+  std::vector<Int8Plan> plans;
+  for (const auto& [time, plan] : timed) plans.push_back(plan);
+  return plans;
 }
 
 std::string to_string(const Int8Plan& plan) {

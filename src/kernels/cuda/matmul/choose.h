@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/dtype.h"
-#include "kernels/cuda/device_facts.h"
+#include "kernels/cuda/choose.h"
 
 namespace octet::cuda {
 
@@ -28,19 +28,22 @@ struct GemvPlan {
   int splits = 1;  // split-K: blocks, one cluster, that share a row's K
 };
 
-GemvPlan choose_gemv(const GemvDesc& desc, const DeviceFacts& device);
+std::vector<GemvPlan> candidates(const GemvDesc& desc, const DeviceFacts& device);
 std::string to_string(const GemvPlan& plan);
 
 // Products of int8 codes with more rows: tiles of pairs of blocks.
 inline constexpr int64_t kInt8Columns = 256, kInt8Depth = 128;  // weight rows of a tile, K of a step
 
+struct Int8Desc {
+  int64_t m = 0, n = 0, k = 0;
+};
 struct Int8Plan {
   int tokens = 64;  // rows of x a tile: 64, 128, 192 or 256
   int splits = 1;   // split-K: pairs, one cluster, that share a tile's K; of up to 128 tokens
   int64_t tiles = 0;
   int64_t clusters = 0;  // that go through the tiles
 };
-Int8Plan choose_int8(int64_t m, int64_t n, int64_t k, const DeviceFacts& device);
+std::vector<Int8Plan> candidates(const Int8Desc& desc, const DeviceFacts& device);
 std::string to_string(const Int8Plan& plan);
 
 }  // namespace octet::cuda

@@ -125,7 +125,7 @@ void put_pointers(const KernelArgs& args, const Product& p, Gemv& gemv) {
 }
 
 GemvPlan plan_of(const Gemv& gemv, const DeviceFacts& device) {
-  return choose_gemv({.n = gemv.n, .k = gemv.k, .dtype = gemv.dtype, .blocks = gemv.blocks}, device);
+  return choose(GemvDesc{.n = gemv.n, .k = gemv.k, .dtype = gemv.dtype, .blocks = gemv.blocks}, device);
 }
 
 // From row `first` on, as many as the kernel takes.
@@ -171,7 +171,7 @@ BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& no
   Gemv gemv = gemv_of(graph, node, p);
   const auto in_runs = [](int64_t columns) { return columns % 8 == 0; };
   if (p.m > kGemvRows && in_runs(p.n) && std::ranges::all_of(p.parts, in_runs)) {
-    const Int8Plan plan = choose_int8(p.m, p.n, p.k, context.facts());
+    const Int8Plan plan = choose(Int8Desc{p.m, p.n, p.k}, context.facts());
     return {[p, gemv, plan](const KernelArgs& args) mutable {
               put_pointers(args, p, gemv);
               launch_int8_wgmma(gemv, plan, args.stream);

@@ -64,7 +64,7 @@ struct Int4Plan {
   int stages = 4;      // tiles in shared memory
   int64_t blocks = 1;  // of many rows, for each split
 };
-Int4Plan choose_int4(const Int4Product& product, const DeviceFacts& device);
+std::vector<Int4Plan> candidates(const Int4Product& product, const DeviceFacts& device);
 std::string to_string(const Int4Plan& plan);
 
 void launch_int4(const Int4Product& product, const Int4Plan& plan, cudaStream_t stream);

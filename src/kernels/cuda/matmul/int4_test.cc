@@ -13,20 +13,22 @@ TEST(ChooseInt4, StagesFitAndSplitsLeaveWorkForEveryBlock) {
       for (const int64_t m : {1, 8, 9, 64, 65, 512, 4096})
         for (const int64_t n : {128, 1024, 4096, 28672})
           for (const int64_t k : {128, 256, 4096, 14336}) {
-            const Int4Plan plan = choose_int4({.m = m, .n = n, .k = k, .group = group, .dtype = x}, h200);
-            const int64_t most = x == DType::kE4M3 && group >= 128 ? 256 : 128;
-            EXPECT_TRUE(plan.tokens >= std::min(m, most) && plan.tokens < std::max<int64_t>(2 * m, 17));
-            EXPECT_TRUE(plan.splits >= 1 && plan.splits <= std::max<int64_t>(1, k / 512)) << to_string(plan);
-            int64_t bytes = plan.stages * int4_stage_bytes(plan.tokens, x, std::min(group, kInt4Depth));
-            if (plan.tokens >= kInt4ManyRows) bytes += kInt4StagingBytes;
-            EXPECT_TRUE(plan.stages >= 2 && bytes + 1024 <= kSharedBytesPerBlock) << to_string(plan);
+            const Int4Product p{.m = m, .n = n, .k = k, .group = group, .dtype = x};
+            for (const Int4Plan& plan : candidates(p, h200)) {
+              const int64_t most = x == DType::kE4M3 && group >= 128 ? 256 : 128;
+              EXPECT_TRUE(plan.tokens >= std::min(m, most) && plan.tokens < std::max<int64_t>(2 * m, 17));
+              EXPECT_TRUE(plan.splits >= 1 && plan.splits <= std::max<int64_t>(1, k / 512)) << to_string(plan);
+              int64_t bytes = plan.stages * int4_stage_bytes(plan.tokens, x, std::min(group, kInt4Depth));
+              if (plan.tokens >= kInt4ManyRows) bytes += kInt4StagingBytes;
+              EXPECT_TRUE(plan.stages >= 2 && bytes + 1024 <= kSharedBytesPerBlock) << to_string(plan);
+            }
           }
 }
 
 TEST(ChooseInt4, FewTilesShareK) {
   const DeviceFacts h200{.sm_count = 132};
   const auto splits = [&](int64_t m, int64_t n, int64_t k) {
-    return choose_int4({.m = m, .n = n, .k = k, .dtype = DType::kE4M3}, h200).splits;
+    return choose(Int4Product{.m = m, .n = n, .k = k, .dtype = DType::kE4M3}, h200).splits;
   };
   EXPECT_EQ(splits(1, 14336, 4096), 1);  // as measured best on an H100
   EXPECT_EQ(splits(1, 28672, 4096), 1);
@@ -42,7 +44,7 @@ TEST(ChooseInt4, FewTilesShareK) {
 
 TEST(ChooseInt4, BlocksOfAFewStepsCopyFewTilesAhead) {
   const auto stages = [&](int64_t n, int64_t k) {
-    return choose_int4({.m = 16, .n = n, .k = k, .dtype = DType::kE4M3}, {.sm_count = 132}).stages;
+    return choose(Int4Product{.m = 16, .n = n, .k = k, .dtype = DType::kE4M3}, {.sm_count = 132}).stages;
   };
   EXPECT_EQ(stages(6144, 4096), 6);    // two blocks an SM, of 8 steps each
   EXPECT_EQ(stages(4096, 4096), 8);    // one, of 8
@@ -53,7 +55,8 @@ TEST(ChooseInt4, BlocksOfAFewStepsCopyFewTilesAhead) {
 
 TEST(ChooseInt4, TilesHoldHalfMoreRowsThanAnExpertHasOnAverage) {
   const auto tokens = [&](int64_t m) {
-    return choose_int4({.m = m, .n = 768, .k = 4096, .dtype = DType::kE4M3, .experts = 128}, {.sm_count = 132}).tokens;
+    return choose(Int4Product{.m = m, .n = 768, .k = 4096, .dtype = DType::kE4M3, .experts = 128}, {.sm_count = 132})
+        .tokens;
   };
   EXPECT_EQ(tokens(64), 16);  // of a row each, most experts none
   EXPECT_EQ(tokens(128 * 16), 32);

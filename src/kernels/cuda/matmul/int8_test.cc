@@ -14,17 +14,18 @@ TEST(ChooseInt8, TilesCoverTheResultAndSplitsLeaveWorkForEveryBlock) {
   for (const int64_t m : {9, 64, 65, 128, 300, 1024, 2000, 16384})
     for (const int64_t n : {8, 256, 4096, 22016, 128256})
       for (const int64_t k : {16, 272, 4096, 14336}) {
-        const Int8Plan plan = choose_int8(m, n, k, h200);
-        const int64_t rows = (m + plan.tokens - 1) / plan.tokens, columns = (n + kInt8Columns - 1) / kInt8Columns;
-        EXPECT_EQ(plan.tiles, rows * columns) << to_string(plan);
-        EXPECT_TRUE(plan.splits == 1 || (plan.clusters == plan.tiles && plan.tokens <= 128)) << to_string(plan);
-        EXPECT_LE(plan.clusters, plan.tiles) << to_string(plan);
-        EXPECT_GE((k + kInt8Depth - 1) / kInt8Depth, plan.splits) << to_string(plan);
+        for (const Int8Plan& plan : candidates(Int8Desc{m, n, k}, h200)) {
+          const int64_t rows = (m + plan.tokens - 1) / plan.tokens, columns = (n + kInt8Columns - 1) / kInt8Columns;
+          EXPECT_EQ(plan.tiles, rows * columns) << to_string(plan);
+          EXPECT_TRUE(plan.splits == 1 || (plan.clusters == plan.tiles && plan.tokens <= 128)) << to_string(plan);
+          EXPECT_LE(plan.clusters, plan.tiles) << to_string(plan);
+          EXPECT_GE((k + kInt8Depth - 1) / kInt8Depth, plan.splits) << to_string(plan);
+        }
       }
-  EXPECT_EQ(to_string(choose_int8(16, 4096, 4096, h200)), "64 rows, split-K 4");
-  EXPECT_EQ(to_string(choose_int8(512, 4096, 4096, h200)), "128 rows");
-  EXPECT_EQ(to_string(choose_int8(1024, 4096, 4096, h200)), "256 rows");
-  EXPECT_EQ(to_string(choose_int8(16384, 12288, 4096, h200)), "256 rows");
+  EXPECT_EQ(to_string(choose(Int8Desc{16, 4096, 4096}, h200)), "64 rows, split-K 4");
+  EXPECT_EQ(to_string(choose(Int8Desc{512, 4096, 4096}, h200)), "128 rows");
+  EXPECT_EQ(to_string(choose(Int8Desc{1024, 4096, 4096}, h200)), "256 rows");
+  EXPECT_EQ(to_string(choose(Int8Desc{16384, 12288, 4096}, h200)), "256 rows");
 }
 
 // The first `rows` rows of x and of the addend.

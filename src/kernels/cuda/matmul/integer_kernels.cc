@@ -53,7 +53,7 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
                       .bias_dtype = p.bias_dtype,
                       .out_dtype = p.out};
   product.part_count = fill_parts(p, product.parts);
-  const Int4Plan plan = choose_int4(product, context.facts());
+  const Int4Plan plan = choose(product, context.facts());
   BoundKernel bound{[p, product, plan](const KernelArgs& args) mutable {
                       product.x = args.in[p.a.input].data, product.codes = args.in[p.b.input].data;
                       product.x_scale = args.in[p.a.scale_input].as<float>();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace octet::cuda {
 namespace {
@@ -40,22 +41,23 @@ NormPlan warp_per_row(const NormDesc& desc) {
           .groups = desc.cols <= 32 * kGroup ? 1 : 2};
 }
 
-NormPlan warp_persistent(const NormDesc& desc, const DeviceFacts& device) {
+// None: too few rows, as of the next two.
+std::optional<NormPlan> warp_persistent(const NormDesc& desc, const DeviceFacts& device) {
   constexpr int kGroups = 3;
   constexpr int64_t kWarps = kPersistentWarps * kPersistentWarpBlocks;
-  if (desc.rows < kMinRowsPerBlock * kWarps * device.sm_count) return block_per_row(desc, device);
+  if (desc.rows < kMinRowsPerBlock * kWarps * device.sm_count) return std::nullopt;
   const int64_t stage = row_bytes(desc, desc.adds ? 2 : 1);
   const int64_t stages = std::clamp<int64_t>(kRingBytes / (kWarps * stage), 1, kMaxStages);
-  return {.kernel = NormKernel::kWarpPersistent,
-          .grid = int64_t{kPersistentWarpBlocks} * device.sm_count,
-          .threads = 32 * kPersistentWarps,
-          .groups = kGroups,
-          .stages = static_cast<int>(stages),
-          .whole_warp = desc.cols == 32 * kGroups * kGroup && !desc.adds,
-          .shared = kPersistentWarps * stages * stage};
+  return NormPlan{.kernel = NormKernel::kWarpPersistent,
+                  .grid = int64_t{kPersistentWarpBlocks} * device.sm_count,
+                  .threads = 32 * kPersistentWarps,
+                  .groups = kGroups,
+                  .stages = static_cast<int>(stages),
+                  .whole_warp = desc.cols == 32 * kGroups * kGroup && !desc.adds,
+                  .shared = kPersistentWarps * stages * stage};
 }
 
-NormPlan multi_row_persistent(const NormDesc& desc, const DeviceFacts& device) {
+std::optional<NormPlan> multi_row_persistent(const NormDesc& desc, const DeviceFacts& device) {
   const int threads = whole_warps(desc.cols / kGroup);
   const int64_t row = row_bytes(desc, desc.adds ? 2 : 1), max_blocks = kThreadsOfMultiRow / threads;
   int64_t unit = kRowsPerTurn;
@@ -65,33 +67,33 @@ NormPlan multi_row_persistent(const NormDesc& desc, const DeviceFacts& device) {
   const int64_t stages = std::clamp<int64_t>(
       std::max(kBytesInFlight / (blocks * unit * row), std::min<int64_t>(max_stages, 3)), 2, kMaxStages);
   const int64_t grid = blocks * device.sm_count;
-  if (desc.rows < kMinRowsPerBlock * grid || desc.rows < (stages + 1) * grid * unit) return block_per_row(desc, device);
+  if (desc.rows < kMinRowsPerBlock * grid || desc.rows < (stages + 1) * grid * unit) return std::nullopt;
   // Shared memory that no further block of the SM has: one of the next kernel (PDL) would become resident next to
   // these, and its grid would be spread unevenly.
   const int64_t no_further_block = kSharedBytesPerSm / (blocks + 1) / kGroup * kGroup;
-  return {.kernel = NormKernel::kMultiRowPersistent,
-          .grid = grid,
-          .threads = threads,
-          .stages = static_cast<int>(stages),
-          .unit_rows = static_cast<int>(unit),
-          .shared = std::max(stages * unit * row, no_further_block)};
+  return NormPlan{.kernel = NormKernel::kMultiRowPersistent,
+                  .grid = grid,
+                  .threads = threads,
+                  .stages = static_cast<int>(stages),
+                  .unit_rows = static_cast<int>(unit),
+                  .shared = std::max(stages * unit * row, no_further_block)};
 }
 
 // Three or four groups a thread, whichever leaves fewer threads idle.
-NormPlan row_persistent(const NormDesc& desc, const DeviceFacts& device) {
+std::optional<NormPlan> row_persistent(const NormDesc& desc, const DeviceFacts& device) {
   const int64_t groups = desc.cols / kGroup;
   const int by_3 = whole_warps(divide_up(groups, 3)), by_4 = whole_warps(divide_up(groups, 4));
   const int held = by_3 * 3 < by_4 * 4 && by_3 <= kRingThreads ? 3 : 4, threads = held == 3 ? by_3 : by_4;
   const int64_t blocks = kRingThreads / threads;  // of an SM
-  if (desc.rows < kMinRowsPerBlock * blocks * device.sm_count) return block_per_row(desc, device);
+  if (desc.rows < kMinRowsPerBlock * blocks * device.sm_count) return std::nullopt;
   const int64_t stage = row_bytes(desc, desc.adds ? 2 : 1);
   const int64_t stages = std::clamp<int64_t>(kRingBytes / (blocks * stage), 1, kMaxStages);
-  return {.kernel = NormKernel::kRowPersistent,
-          .grid = std::min(desc.rows, blocks * device.sm_count),
-          .threads = threads,
-          .groups = held,
-          .stages = static_cast<int>(stages),
-          .shared = stages * stage};
+  return NormPlan{.kernel = NormKernel::kRowPersistent,
+                  .grid = std::min(desc.rows, blocks * device.sm_count),
+                  .threads = threads,
+                  .groups = held,
+                  .stages = static_cast<int>(stages),
+                  .shared = stages * stage};
 }
 
 NormGradientPlan gradient_by_teams(const NormDesc& desc, int blocks) {
@@ -130,11 +132,14 @@ NormGradientPlan gradient_row_persistent(const NormDesc& desc, int blocks, int64
 
 bool norm_fits_registers(int64_t cols) { return cols % kGroup == 0 && cols <= int64_t{kRingThreads} * 4 * kGroup; }
 
-NormPlan choose_norm(const NormDesc& desc, const DeviceFacts& device) {
-  if (!norm_fits_registers(desc.cols)) return {.kernel = NormKernel::kElementwise, .grid = desc.rows, .threads = 256};
-  if (desc.cols <= 512) return warp_per_row(desc);
-  if (desc.cols <= 768) return warp_persistent(desc, device);
-  return desc.cols <= 4096 ? multi_row_persistent(desc, device) : row_persistent(desc, device);
+std::vector<NormPlan> candidates(const NormDesc& desc, const DeviceFacts& device) {
+  if (!norm_fits_registers(desc.cols)) return {{.kernel = NormKernel::kElementwise, .grid = desc.rows, .threads = 256}};
+  if (desc.cols <= 512) return {warp_per_row(desc)};
+  const std::optional<NormPlan> persistent = desc.cols <= 768    ? warp_persistent(desc, device)
+                                             : desc.cols <= 4096 ? multi_row_persistent(desc, device)
+                                                                 : row_persistent(desc, device);
+  if (!persistent) return {block_per_row(desc, device)};
+  return {*persistent, block_per_row(desc, device)};
 }
 
 std::string to_string(const NormPlan& plan) {

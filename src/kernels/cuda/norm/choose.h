@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/dtype.h"
-#include "kernels/cuda/device_facts.h"
+#include "kernels/cuda/choose.h"
 
 namespace octet::cuda {
 
@@ -47,7 +47,7 @@ struct NormPlan {
 
 // Whether a row fits the registers of a block: every kernel but kElementwise, and all fusions, need that.
 bool norm_fits_registers(int64_t cols);
-NormPlan choose_norm(const NormDesc& desc, const DeviceFacts& device);
+std::vector<NormPlan> candidates(const NormDesc& desc, const DeviceFacts& device);
 std::string to_string(const NormPlan& plan);
 
 enum class NormGradientKernel : uint8_t {

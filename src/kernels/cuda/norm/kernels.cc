@@ -33,7 +33,7 @@ NormForward describe_norm(DeviceContext& context, const Graph& graph, const Node
 }
 
 NormPlan plan_of(const DeviceContext& context, const NormForward& call, bool adds) {
-  return choose_norm({.rows = call.rows, .cols = call.cols, .dtype = call.dtype, .adds = adds}, context.facts());
+  return choose(NormDesc{.rows = call.rows, .cols = call.cols, .dtype = call.dtype, .adds = adds}, context.facts());
 }
 
 // Positions among the arguments; -1: not there.

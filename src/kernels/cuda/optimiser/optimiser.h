@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "ir/target_limits.h"
 
 namespace octet::cuda {
 
@@ -26,7 +27,7 @@ struct UpdateEntry {
   bool vector = false;     // 16-byte accesses fit
 };
 
-inline constexpr int kUpdateEntries = 32;  // of one launch: a table in its parameters
+inline constexpr int kUpdateEntries = TargetLimits{}.update_params;  // of one launch: a table in its parameters
 
 struct UpdateTable {
   UpdateEntry entries[kUpdateEntries];

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ir/target_limits.h"
 #include "kernels/cuda/precision/quantize.h"
 
 namespace octet::cuda {
@@ -19,7 +20,7 @@ struct ScaleEntry {
   float *new_history = nullptr, *scale = nullptr, *scale_inv = nullptr;
   float max = 448;  // of the tensor's format
 };
-inline constexpr int kScaleEntries = 80;  // of one launch: a table in its parameters
+inline constexpr int kScaleEntries = TargetLimits{}.update_scales;  // of one launch: a table in its parameters
 struct ScaleTable {
   ScaleEntry entries[kScaleEntries];
   const float* finite = nullptr;  // 0: the step is skipped; null: it is not
@@ -35,7 +36,7 @@ struct MaximumEntry {
   const float *a = nullptr, *b = nullptr;
   float* to = nullptr;
 };
-inline constexpr int kMaximumEntries = 128;
+inline constexpr int kMaximumEntries = TargetLimits{}.update_maxima;
 struct MaximumTable {
   MaximumEntry entries[kMaximumEntries];
   int32_t count = 0;
