@@ -19,11 +19,7 @@ namespace {
 
 constexpr int64_t kStaticShared = 8 << 10;  // more than the kernels declare themselves
 
-DeviceFacts h200() {
-  DeviceFacts device;
-  device.name = "NVIDIA H200", device.major = 9, device.sm_count = 132;
-  return device;
-}
+DeviceFacts h200() { return h200_facts(); }
 
 constexpr int64_t kRows[] = {1, 2, 7, 64, 132, 264, 265, 1000, 2112, 4096, 8192, 16384, 65536, 1000003};
 

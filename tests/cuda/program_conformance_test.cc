@@ -96,7 +96,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
                             SCOPED_TRACE(v.where);
                             int rows = 0;
                             for (const cuda::KernelEntry& row : cuda::kernel_entries(v.node.op)) {
-                              if (!row.accepts(v.graph, v.node)) continue;
+                              if (!row.takes(v.graph, v.node)) continue;
                               std::string ran;
                               const auto kernel = cuda::on_device(*context, row, v.graph, v.node, &ran);
                               const auto failures = cpu::check_kernel(row.name, kernel, v.graph, v.node, v.inputs,
@@ -105,7 +105,7 @@ TEST_P(CudaProgramConformanceOf, EveryRowAgreesOnEveryNode) {
                               ++checked[ran == row.name ? ran : fmt::format("{}_for_{}", ran, row.name)];
                               ++rows;
                             }
-                            EXPECT_GT(rows, 0) << "no row accepts this node";
+                            EXPECT_GT(rows, 0) << "no row takes this node";
                             if (v.node.op != Op::kFusion || is_fused_product(v.node))
                               return;  // not bit for bit, by its rule
                             // A bias gradient fused with a norm's gradient has another summation order

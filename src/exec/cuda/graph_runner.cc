@@ -16,12 +16,11 @@ GraphRunner::GraphRunner(DeviceContext& context, const HostWait& wait, const Pro
       staging_(staging),
       options_(options) {
   bind_nodes([&](const Node& node, Step& step) {
-    const KernelEntry& row = select_kernel(graph, node);
-    step.row = row.name;
+    SelectedKernel selected = select_kernel(context, graph, node);
     int64_t& workspace = exchanges(node) ? ranks_workspace_needed_ : workspace_needed_;
-    if (row.workspace != nullptr) workspace = std::max(workspace, row.workspace(context, graph, node));
-    step.kernel = row.bind(context, graph, node);
-    step.row = step.kernel.label(row.name, step.args);
+    workspace = std::max(workspace, selected.kernel.workspace);
+    step.kernel = std::move(selected.kernel);
+    step.row = step.kernel.label(selected.entry->name, step.args);
     step.args.stream = context.stream(is_async(node) ? StreamRole::kRanks : StreamRole::kCompute);
   });
   for (size_t i = 1; i < steps_.size(); ++i) steps_[i - 1].args.next_reads_ahead = steps_[i].kernel.reads_ahead;

@@ -107,7 +107,7 @@ TEST_P(CudaConformance, EveryRowAgreesWithTheReference) {
       const cpu::BuiltCase built = cpu::build_case(c, dtype);
       const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), true);
       for (const KernelEntry& entry : kernel_entries(c.op)) {
-        if (is_left_out(entry) || !entry.accepts(built.graph, built.node())) continue;
+        if (is_left_out(entry) || !entry.takes(built.graph, built.node())) continue;
         const auto kernel = on_device(*context_, entry, built.graph, built.node());
         for (const std::string& failure : cpu::check_kernel(entry.name, kernel, built.graph, built.node(), built.inputs,
                                                             expected, tolerance_of(entry, c)))
@@ -146,7 +146,7 @@ TEST(CudaConformanceRows, OperandsOfOtherTypesAreComputedRightOrRefused) {
             fmt::format("{}, operand {} is {}", cpu::case_name(c, dtype), i, dtype_name(*mixed.inputs[i].dtype)));
         std::vector<cpu::RefTensor> expected;
         for (const KernelEntry& entry : kernel_entries(c.op)) {
-          if (is_left_out(entry) || !entry.accepts(built->graph, built->node())) continue;
+          if (is_left_out(entry) || !entry.takes(built->graph, built->node())) continue;
           if (expected.empty()) expected = cpu::evaluate_node(built->graph, built->node(), built->in(), true);
           const auto kernel = on_device(*context, entry, built->graph, built->node());
           for (const std::string& failure : cpu::check_kernel(entry.name, kernel, built->graph, built->node(),
@@ -183,13 +183,13 @@ TEST(CudaConformanceRows, EveryRowRunsItsOwnKernelWhereNoFallbackIsListed) {
       const cpu::BuiltCase built = cpu::build_case(c, dtype, false);
       const std::string name = cpu::case_name(c, dtype);
       for (const KernelEntry& entry : kernel_entries(c.op)) {
-        if (!entry.accepts(built.graph, built.node())) continue;
+        if (!entry.takes(built.graph, built.node())) continue;
         const BoundKernel kernel = entry.bind(*context, built.graph, built.node());
         const bool falls_back = kernel.fallback_kernel != nullptr;
         EXPECT_EQ(falls_back, is_known_fallback(entry.name, name))
             << "{\"" << entry.name << "\", \"" << name << "\"} "
             << (falls_back
-                    ? std::string("runs ") + kernel.fallback_kernel + ": mend accepts, or list it with its reason"
+                    ? std::string("runs ") + kernel.fallback_kernel + ": mend what it takes, or list it with its reason"
                     : "has a kernel: take it off the list");
       }
     }
@@ -205,7 +205,7 @@ TEST(CudaAttention, TensorCoresAreAsExactAsTheirTypes) {
     const cpu::BuiltCase built = cpu::build_case(c, DType::kBF16);
     const auto expected = cpu::evaluate_node(built.graph, built.node(), built.in(), false);
     for (const KernelEntry& entry : kernel_entries(c.op)) {
-      if (!on_tensor_cores(entry) || is_left_out(entry) || !entry.accepts(built.graph, built.node())) continue;
+      if (!on_tensor_cores(entry) || is_left_out(entry) || !entry.takes(built.graph, built.node())) continue;
       const auto actual = run_row(*context, entry, built.graph, built.node(), built.inputs);
       for (size_t r = 0; r < expected.size(); ++r) {
         double error = 0, size = 0;

@@ -128,7 +128,15 @@ DeviceContext::DeviceContext(ContextOptions options)
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
 }
 
+DeviceContext::DeviceContext(DeviceFacts facts) : facts_(std::move(facts)) {}
+
+DeviceContext& facts_alone() {
+  static DeviceContext context(h200_facts());
+  return context;
+}
+
 DeviceContext::~DeviceContext() {
+  if (!has_device()) return;
   const DeviceGuard guard(device());
   while (!libraries_.empty()) libraries_.pop_back();
   cudaFree(counters_);
@@ -149,7 +157,7 @@ DeviceRanks& DeviceContext::ranks() const {
 }
 
 uint32_t* DeviceContext::counters() {
-  if (counters_ == nullptr) {
+  if (counters_ == nullptr && has_device()) {
     constexpr size_t kBytes = kCounters * sizeof(uint32_t);
     void* memory = nullptr;
     check_cuda(cudaMalloc(&memory, kBytes), "allocating counters");

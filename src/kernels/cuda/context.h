@@ -60,11 +60,13 @@ enum class StreamRole : uint8_t {
 class DeviceContext {
  public:
   explicit DeviceContext(ContextOptions options);
+  explicit DeviceContext(DeviceFacts facts);  // without a device: to ask which kernels take a node
   ~DeviceContext();
   DeviceContext(const DeviceContext&) = delete;
 
   const ContextOptions& options() const { return options_; }
   const DeviceFacts& facts() const { return facts_; }
+  bool has_device() const { return stream() != nullptr; }
   int device() const { return facts_.index; }  // CUDA's index
   int sm_count() const { return facts_.sm_count; }
   const std::string& device_name() const { return facts_.name; }
@@ -73,7 +75,7 @@ class DeviceContext {
   void order(StreamRole before, StreamRole after);
   DeviceRanks& ranks() const;  // throws kInvalidArgument where there are none
   // kCounters words of device memory that are 0 between kernels: what counts in them leaves them at 0. Cleared when
-  // they are allocated, by the first call.
+  // they are allocated, by the first call. Null without a device.
   static constexpr int kCounters = 1 << 14;
   uint32_t* counters();
 
@@ -103,6 +105,8 @@ Library& DeviceContext::library() {
   libraries_.emplace_back(typeid(Library), std::move(made));
   return library;
 }
+
+DeviceContext& facts_alone();  // an H200's, without a device
 
 // Places in the list of those that the kernels are compiled for; where there are none, `why` says what each is.
 std::vector<int> devices_with_kernels(std::span<const DeviceFacts> devices, std::string* why = nullptr);

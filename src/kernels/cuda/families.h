@@ -28,7 +28,11 @@ std::span<const KernelEntry> collective_kernels();     // all_reduce, ..., take_
 std::span<const KernelEntry> fusion_member_kernels();  // any fusion, its members one by one
 
 // What entries of several families ask and do.
-inline bool accepts_always(const Graph&, const Node&) { return true; }
+// kBind of the nodes that kTakes(graph, node) takes.
+template <auto kTakes, BindNode kBind>
+BoundKernel bind_if(DeviceContext& context, const Graph& graph, const Node& node) {
+  return kTakes(graph, node) ? kBind(context, graph, node) : BoundKernel();
+}
 inline bool first_is_f32_or_bf16(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(graph.dtype(node.inputs[0]));
 }

@@ -9,12 +9,12 @@ const Node* FusionBody::member(Op op) const {
   return nullptr;
 }
 
-int FusionBody::input(const Node& member, size_t slot) const {
-  if (slot >= member.inputs.size() || !member.inputs[slot].exists()) return -1;
+int FusionBody::input(Value value) const {
+  if (!value.exists()) return -1;
   int leaves = 0;
   for (int32_t i = 0; i < body_.size(); ++i) {
     if (body_.node(NodeId{i}).op != Op::kInput) continue;
-    if (member.inputs[slot].node == NodeId{i}) return leaves;
+    if (value.node == NodeId{i}) return leaves;
     ++leaves;
   }
   return -1;

@@ -19,7 +19,10 @@ class FusionBody {
   // The first member of this op, or null.
   const Node* member(Op op) const;
   // Which of the fusion's inputs is this member's input `slot`; -1 when another member makes it, or it is absent.
-  int input(const Node& member, size_t slot) const;
+  int input(const Node& member, size_t slot) const {
+    return slot < member.inputs.size() ? input(member.inputs[slot]) : -1;
+  }
+  int input(Value value) const;
   // The same where the member reads a slice of columns of an input: they begin at column `begin` of rows `stride` wide.
   struct Columns {
     int input = -1;
@@ -43,11 +46,18 @@ class FusionBody {
   const Graph& body_;
 };
 
-// The chain of a fusion node, where it is one of this producer; kernels ask it first.
-inline std::optional<Chain> chain_of(const Node& fusion, Producer producer) {
-  std::optional<Chain> chain = read_chain(*fusion.body);
-  return chain && chain->producer == producer ? chain : std::nullopt;
-}
+// A fusion, read once for all entries.
+struct Fusion {
+  const Graph& graph;  // that the node is in
+  const Node& node;
+  FusionBody body;
+  std::optional<Chain> chain;        // where it is one
+  std::optional<Producer> producer;  // none: tests' own
+
+  Fusion(const Graph& graph, const Node& node) : graph(graph), node(node), body(node), chain(read_chain(*node.body)) {
+    producer = chain ? chain->producer : fusion_producer(*node.body);
+  }
+};
 
 // Where a quantize at the end of a fusion has its operands; nothing where there is none. `amax` is the reduce's where
 // that is a member instead.

@@ -69,57 +69,28 @@ struct Layout {
   }
 };
 
-// Whether a member reads a result that aliases an input.
-bool reads_in_place(const Node& fusion) {
-  const Layout layout(fusion);
-  const auto& nodes = fusion.body->nodes();
-  return std::any_of(nodes.begin(), nodes.end(), [&](const Node& member) {
-    return std::any_of(member.inputs.begin(), member.inputs.end(), [&](Value v) {
-      return v.exists() && layout.values[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)].in_place;
-    });
-  });
-}
-
-bool accepts(const Graph& graph, const Node& node) {
-  if (reads_in_place(node)) return false;
-  return std::all_of(node.body->nodes().begin(), node.body->nodes().end(), [&](const Node& member) {
-    if (member.op == Op::kInput) return true;
-    const auto entries = kernel_entries(member.op);
-    return member.op != Op::kFusion && std::any_of(entries.begin(), entries.end(), [&](const KernelEntry& entry) {
-             return entry.accepts(*node.body, member);
-           });
-  });
-}
-
-int64_t member_scratch(DeviceContext& context, const Graph& body, const Node& member) {
-  const KernelEntry& entry = select_kernel(body, member);
-  return entry.workspace != nullptr ? entry.workspace(context, body, member) : 0;
-}
-
-int64_t workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  int64_t scratch = 0;
-  for (const Node& member : node.body->nodes()) {
-    if (member.op != Op::kInput) scratch = std::max(scratch, member_scratch(context, *node.body, member));
-  }
-  return Layout(node).bytes + scratch;
-}
-
 BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
   const std::shared_ptr<const Graph> body = node.body;
   const Layout layout(node);
+  int64_t most = 0;  // of the members' scratch
   std::vector<Step> steps;
   for (int32_t i = 0; i < body->size(); ++i) {
     const Node& member = body->node(NodeId{i});
     if (member.op == Op::kInput) continue;
-    Step step{.kernel = select_kernel(*body, member).bind(context, *body, member)};
+    if (member.op == Op::kFusion) return {};
+    Step step{.kernel = find_kernel(context, *body, member).kernel};
+    if (!step.kernel) return {};
+    most = std::max(most, step.kernel.workspace);
     for (Value v : member.inputs) {
-      step.in.push_back(v.exists() ? layout.values[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)]
-                                   : Operand{});
+      Operand& operand = step.in.emplace_back();
+      if (!v.exists()) continue;
+      operand = layout.values[static_cast<size_t>(index(v.node))][static_cast<size_t>(v.result)];
+      if (operand.in_place) return {};  // has no place that a member could read
     }
     step.out = layout.values[static_cast<size_t>(i)];
     steps.push_back(std::move(step));
   }
-  return [body, steps, scratch = static_cast<size_t>(layout.bytes)](const KernelArgs& args) {
+  const auto run = [body, steps, scratch = static_cast<size_t>(layout.bytes)](const KernelArgs& args) {
     const auto place = [&](const Operand& operand) {
       Tensor tensor = operand.of(args);
       if (operand.from == Operand::From::kResult && tensor.data == nullptr && !operand.in_place) {
@@ -136,9 +107,10 @@ BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
       if (!unwanted) step.kernel({in, out, args.workspace.subspan(scratch), args.stream});
     }
   };
+  return {run, layout.bytes + most};
 }
 
-constexpr KernelEntry kKernels[] = {{Op::kFusion, "fusion_members", accepts, bind, workspace}};
+constexpr KernelEntry kKernels[] = {{Op::kFusion, "fusion_members", bind}};
 
 }  // namespace
 

@@ -80,9 +80,9 @@ void run(benchmark::State& state, const cpu::Case& c, DType dtype, const KernelE
   }
   const std::vector<int>& aliases = op_facts(node.op).must_alias;
   for (size_t r = 0; r < aliases.size(); ++r) out[r].data = in[static_cast<size_t>(aliases[r])].data;
-  const int64_t scratch = entry.workspace != nullptr ? entry.workspace(*context(), built.graph, node) : 0;
-  buffers.emplace_back(scratch);
   const BoundKernel kernel = entry.bind(*context(), built.graph, node);
+  const int64_t scratch = kernel.workspace;
+  buffers.emplace_back(scratch);
   cudaStream_t stream = context()->stream();
   KernelArgs args{.in = in,
                   .out = out,
@@ -143,7 +143,7 @@ void register_cases() {
     for (DType dtype : c.dtypes) {
       const cpu::BuiltCase probe = cpu::build_case(c, dtype, false);
       for (const KernelEntry& entry : kernel_entries(c.op)) {
-        if (!entry.accepts(probe.graph, probe.node())) continue;
+        if (!entry.takes(probe.graph, probe.node())) continue;
         const std::string name = cpu::case_name(c, dtype) + "/" + entry.name;
         benchmark::RegisterBenchmark(name.c_str(),
                                      [&c, dtype, &entry](benchmark::State& state) { run(state, c, dtype, entry); })

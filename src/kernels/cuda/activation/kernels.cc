@@ -74,21 +74,14 @@ bool takes_tiles(const FusionBody& body, const TensorType& matrix, bool gradient
          (quantize->inputs.size() < 2 || body.input(*quantize, 1) >= 0);
 }
 
-int64_t sums_workspace(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Node* sums = read_chain(body.graph()).value().sinks[0].column_sum;
-  if (sums == nullptr) return 0;
-  const Shape& shape = body.graph().shape(sums->inputs[0]);
+// Where the end has column sums.
+int64_t sums_workspace(const FusionBody& body, const Sinks& sinks) {
+  if (sinks.column_sum == nullptr) return 0;
+  const Shape& shape = body.graph().shape(sinks.column_sum->inputs[0]);
   return tile_end_scratch(shape.rows(), shape.cols());
 }
 
 // --- forward
-
-std::optional<Chain> forward_chain(const Node& node) {
-  std::optional<Chain> chain = read_chain(*node.body);
-  const bool forward = chain && (chain->producer == Producer::kActivation || chain->producer == Producer::kGated);
-  return forward ? chain : std::nullopt;
-}
 
 struct ForwardPlaces {
   ActivationForward fixed{};
@@ -131,75 +124,53 @@ struct ForwardPlaces {
   }
 };
 
-bool accepts_forward_pointwise(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = forward_chain(node);
-  if (!chain || chain->sinks[0].quantize != nullptr || chain->sinks[0].column_sum != nullptr) return false;
-  const FusionBody body(node);
-  const ForwardPlaces places(body, *chain);
-  const bool amax = chain->sinks[0].amax != nullptr, plain = places.fixed.form == Form::kPlain;
-  return is_f32_or_bf16(places.fixed.dtype) && places.has_kernel(body, *chain) && places.whole() &&
-         (chain->bias != nullptr || (amax ? places.fixed.dtype == DType::kBF16 : !plain)) &&
-         (chain->bias == nullptr || in_16_bytes(body.graph().type(chain->result)));
-}
-
-BoundKernel bind_forward_pointwise(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  ForwardPlaces places(body, forward_chain(node).value());
+BoundKernel bind_forward_pointwise(DeviceContext& context, const Fusion& fusion) {
+  const Chain& chain = *fusion.chain;
+  if (chain.sinks[0].quantize != nullptr || chain.sinks[0].column_sum != nullptr) return {};
+  ForwardPlaces places(fusion.body, chain);
+  const bool amax = chain.sinks[0].amax != nullptr, plain = places.fixed.form == Form::kPlain;
+  const bool takes = is_f32_or_bf16(places.fixed.dtype) && places.has_kernel(fusion.body, chain) && places.whole() &&
+                     (chain.bias != nullptr || (amax ? places.fixed.dtype == DType::kBF16 : !plain)) &&
+                     (chain.bias == nullptr || in_16_bytes(fusion.body.graph().type(chain.result)));
+  if (!takes) return {};
   places.fixed.counters = context.counters(), places.fixed.sm_count = context.sm_count();
   return [places](const KernelArgs& args) { launch_activation_pointwise(places.of(args), args.stream); };
 }
 
-bool accepts_forward_tiles(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = forward_chain(node);
-  if (!chain || chain->sinks[0].quantize == nullptr || chain->sinks[0].column_sum != nullptr) return false;
-  const FusionBody body(node);
-  const ForwardPlaces places(body, *chain);
-  return places.has_kernel(body, *chain) && places.whole() &&
-         takes_tiles(body, body.graph().type(chain->result), false, chain->sinks[0].quantize);
-}
-
-BoundKernel bind_forward_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = forward_chain(node).value();
-  const ForwardPlaces places(body, chain);
-  const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
+BoundKernel bind_forward_tiles(DeviceContext&, const Fusion& fusion) {
+  const Chain& chain = *fusion.chain;
+  if (chain.sinks[0].quantize == nullptr || chain.sinks[0].column_sum != nullptr) return {};
+  const TensorType& matrix = fusion.body.graph().type(chain.result);
+  const ForwardPlaces places(fusion.body, chain);
+  if (!places.has_kernel(fusion.body, chain) || !places.whole() ||
+      !takes_tiles(fusion.body, matrix, false, chain.sinks[0].quantize))
+    return {};
+  const EndPlaces end(fusion.body, chain.sinks[0], matrix);
   return [=](const KernelArgs& args) { launch_activation_tiles(places.of(args), end.of(args), args.stream); };
 }
 
 // Nothing but codes, scales and amax leaves.
-bool accepts_forward_rows(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = forward_chain(node);
-  if (!chain || chain->sinks[0].quantize == nullptr) return false;
-  const FusionBody body(node);
-  const ForwardPlaces places(body, *chain);
-  for (const auto& columns : {places.x, places.up})
-    if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return false;
-  const Node& quantize = *chain->sinks[0].quantize;
-  const bool transposed = body.result(quantize, 2) >= 0 || body.result(quantize, 3) >= 0;
-  return places.fixed.dtype == DType::kBF16 && places.has_kernel(body, *chain, true) && only_leave(body, {}) &&
-         !transposed && places.fixed.cols % 8 == 0 && chain->sinks[0].column_sum == nullptr &&
-         parse_scale_layout(quantize.attr<std::string>("scaling")) == ScaleLayout::kRow &&
-         (quantize.results[0].dtype == DType::kE4M3 || quantize.results[0].dtype == DType::kI8);
-}
-
-BoundKernel bind_forward_rows(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = forward_chain(node).value();
+BoundKernel bind_forward_rows(DeviceContext&, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Chain& chain = *fusion.chain;
+  if (chain.sinks[0].quantize == nullptr || chain.sinks[0].column_sum != nullptr) return {};
   const ForwardPlaces places(body, chain);
+  for (const auto& columns : {places.x, places.up})
+    if (columns.begin % 8 != 0 || columns.stride % 8 != 0) return {};
+  const Node& quantize = *chain.sinks[0].quantize;
+  const DType format = quantize.results[0].dtype;
+  const bool transposed = body.result(quantize, 2) >= 0 || body.result(quantize, 3) >= 0;
+  const bool takes = places.fixed.dtype == DType::kBF16 && places.has_kernel(body, chain, true) &&
+                     only_leave(body, {}) && !transposed && places.fixed.cols % 8 == 0 &&
+                     parse_scale_layout(quantize.attr<std::string>("scaling")) == ScaleLayout::kRow &&
+                     (format == DType::kE4M3 || format == DType::kI8);
+  if (!takes) return {};
   const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
-  return [=, format = chain.sinks[0].quantize->results[0].dtype](const KernelArgs& args) {
-    launch_activation_rows(places.of(args), end.of(args).job, format, args.stream);
-  };
+  return
+      [=](const KernelArgs& args) { launch_activation_rows(places.of(args), end.of(args).job, format, args.stream); };
 }
 
 // --- gradients
-
-std::optional<Chain> gradient_chain(const Node& node) {
-  std::optional<Chain> chain = read_chain(*node.body);
-  const bool gradient =
-      chain && (chain->producer == Producer::kActivationGrad || chain->producer == Producer::kGatedGrad);
-  return gradient ? chain : std::nullopt;
-}
 
 struct GradientPlaces {
   ActivationGradient fixed{};
@@ -250,76 +221,64 @@ bool has_column_sum(const Chain& chain) {
   return chain.sinks[0].column_sum != nullptr || chain.sinks[1].column_sum != nullptr;
 }
 
-bool accepts_gradient_pointwise(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = gradient_chain(node);
-  if (!chain || has_quantize(*chain) || has_column_sum(*chain)) return false;
-  const FusionBody body(node);
-  const GradientPlaces places(body, *chain);
-  const bool amax = chain->sinks[0].amax != nullptr || chain->sinks[1].amax != nullptr;
-  return (amax ? places.fixed.dtype == DType::kBF16
-               : is_f32_or_bf16(places.fixed.dtype) && places.fixed.form != Form::kPlain) &&
-         matrices_are(body, places.fixed.dtype) && places.has_kernel();
-}
-
-BoundKernel bind_gradient_pointwise(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  GradientPlaces places(body, gradient_chain(node).value());
+BoundKernel bind_gradient_pointwise(DeviceContext& context, const Fusion& fusion) {
+  const Chain& chain = *fusion.chain;
+  if (has_quantize(chain) || has_column_sum(chain)) return {};
+  GradientPlaces places(fusion.body, chain);
+  const bool amax = chain.sinks[0].amax != nullptr || chain.sinks[1].amax != nullptr;
+  const bool takes = (amax ? places.fixed.dtype == DType::kBF16
+                           : is_f32_or_bf16(places.fixed.dtype) && places.fixed.form != Form::kPlain) &&
+                     matrices_are(fusion.body, places.fixed.dtype) && places.has_kernel();
+  if (!takes) return {};
   places.fixed.counters = context.counters(), places.fixed.sm_count = context.sm_count();
   return [places](const KernelArgs& args) { launch_activation_grad_pointwise(places.of(args), args.stream); };
 }
 
-bool accepts_gradient_tiles(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = gradient_chain(node);
-  if (!chain) return false;
-  const FusionBody body(node);
-  const GradientPlaces places(body, *chain);
-  const TensorType& type = chain->core->results[0];
-  const Node *one = chain->sinks[0].quantize, *two = chain->sinks[1].quantize;
+bool takes_gradient_tiles(const FusionBody& body, const Chain& chain, const GradientPlaces& places) {
+  const TensorType& type = chain.core->results[0];
+  const Node *one = chain.sinks[0].quantize, *two = chain.sinks[1].quantize;
   if (!places.has_kernel() || !takes_tiles(body, type, true, one)) return false;
-  if (places.fixed.form != Form::kGated) return one != nullptr || chain->sinks[0].column_sum != nullptr;
+  if (places.fixed.form != Form::kGated) return one != nullptr || chain.sinks[0].column_sum != nullptr;
   const auto grouping = [](const Node& quantize) { return quantize.attr<std::string>("scaling"); };
-  return one != nullptr && two != nullptr && !has_column_sum(*chain) && only_leave(body, {}) &&
+  return one != nullptr && two != nullptr && !has_column_sum(chain) && only_leave(body, {}) &&
          takes_tiles(body, type, true, two) && grouping(*one) == grouping(*two);
 }
 
-BoundKernel bind_gradient_tiles(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = gradient_chain(node).value();
-  const GradientPlaces places(body, chain);
+BoundKernel bind_gradient_tiles(DeviceContext&, const Fusion& fusion) {
+  const Chain& chain = *fusion.chain;
+  const GradientPlaces places(fusion.body, chain);
+  if (!takes_gradient_tiles(fusion.body, chain, places)) return {};
   const TensorType& type = chain.core->results[0];
-  const EndPlaces dx(body, chain.sinks[0], type), dup(body, chain.sinks[1], type);
-  return [=](const KernelArgs& args) {
+  const EndPlaces dx(fusion.body, chain.sinks[0], type), dup(fusion.body, chain.sinks[1], type);
+  const auto run = [=](const KernelArgs& args) {
     launch_activation_grad_tiles(places.of(args), dx.of(args), dup.of(args), args.stream);
   };
+  return {run, sums_workspace(fusion.body, chain.sinks[0])};
 }
 
 // --- plain: a gradient's column sums with its codes or amax
 
-bool accepts_plain_tiles(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = chain_of(node, Producer::kPlain);
-  if (!chain || chain->scale != nullptr || chain->sinks[0].column_sum == nullptr) return false;
-  const FusionBody body(node);
-  const TensorType& matrix = body.graph().type(chain->result);
-  return matrix.shape.rank() == 2 && takes_tiles(body, matrix, true, chain->sinks[0].quantize);
-}
-
-BoundKernel bind_plain_tiles(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = chain_of(node, Producer::kPlain).value();
-  const int x = body.input(*chain.sinks[0].column_sum, 0);
-  const EndPlaces end(body, chain.sinks[0], body.graph().type(chain.result));
-  return [=, counters = context.counters()](const KernelArgs& args) {
+BoundKernel bind_plain_tiles(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Sinks& sinks = fusion.chain->sinks[0];
+  if (fusion.chain->scale != nullptr || sinks.column_sum == nullptr) return {};
+  const TensorType& matrix = body.graph().type(fusion.chain->result);
+  if (matrix.shape.rank() != 2 || !takes_tiles(body, matrix, true, sinks.quantize)) return {};
+  const int x = body.input(*sinks.column_sum, 0);
+  const EndPlaces end(body, sinks, matrix);
+  const auto run = [=, counters = context.counters()](const KernelArgs& args) {
     launch_plain_tiles(at(args.in, x), end.of(args), counters, args.stream);
   };
+  return {run, sums_workspace(body, sinks)};
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kFusion, "activation_pointwise", accepts_forward_pointwise, bind_forward_pointwise},
-    {Op::kFusion, "activation_tiles", accepts_forward_tiles, bind_forward_tiles},
-    {Op::kFusion, "activation_rows", accepts_forward_rows, bind_forward_rows},
-    {Op::kFusion, "activation_grad_pointwise", accepts_gradient_pointwise, bind_gradient_pointwise},
-    {Op::kFusion, "activation_grad_tiles", accepts_gradient_tiles, bind_gradient_tiles, sums_workspace},
-    {Op::kFusion, "plain_tiles", accepts_plain_tiles, bind_plain_tiles, sums_workspace},
+    {{Producer::kActivation, Producer::kGated}, "activation_pointwise", bind_forward_pointwise},
+    {{Producer::kActivation, Producer::kGated}, "activation_tiles", bind_forward_tiles},
+    {{Producer::kActivation, Producer::kGated}, "activation_rows", bind_forward_rows},
+    {{Producer::kActivationGrad, Producer::kGatedGrad}, "activation_grad_pointwise", bind_gradient_pointwise},
+    {{Producer::kActivationGrad, Producer::kGatedGrad}, "activation_grad_tiles", bind_gradient_tiles},
+    {{Producer::kPlain}, "plain_tiles", bind_plain_tiles},
 };
 
 }  // namespace

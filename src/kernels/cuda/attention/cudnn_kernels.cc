@@ -111,7 +111,7 @@ struct InstalledCudnn final : DeviceLibrary {
 
 // The plan, or null where our own kernels must do.
 CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
-  CudnnHandle* cudnn = context.library<InstalledCudnn>().handle;
+  CudnnHandle* cudnn = context.has_device() ? context.library<InstalledCudnn>().handle : nullptr;
   if (cudnn == nullptr) return nullptr;
   if (problem.dropout > 0) {
     CudnnProblem other = problem;
@@ -122,8 +122,8 @@ CudnnPlan* find_plan(DeviceContext& context, const CudnnProblem& problem) {
   return cudnn->attention(problem);
 }
 
-void run(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
-         const KernelArgs& args) {
+void run_cudnn(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, const Scratch& scratch,
+               const KernelArgs& args) {
   const int32_t* segments = args.in[3].as<const int32_t>();
   const auto result = [&](size_t i) { return args.out[i].data != nullptr ? args.out[i].data : scratch.results[i]; };
   CudnnBuffers b{.q = args.in[0].data, .k = args.in[1].data, .v = args.in[2].data, .draw = scratch.draw};
@@ -155,9 +155,7 @@ void run(const CudnnProblem& c, const AttentionProblem& p, CudnnPlan& plan, cons
   }
 }
 
-}  // namespace
-
-bool accepts_cudnn(const Graph& graph, const Node& node) {
+bool takes_cudnn(const Graph& graph, const Node& node) {
   if (!runs_with(graph, node, is_bf16)) return false;
   if (!node.attr<bool>("causal") && node.attr<int64_t>("window") > 0) return false;
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
@@ -172,14 +170,10 @@ bool accepts_cudnn(const Graph& graph, const Node& node) {
          q.elements() < std::numeric_limits<int32_t>::max();
 }
 
-int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const CudnnProblem c = cudnn_problem(context, graph, node);
-  const CudnnPlan* plan = find_plan(context, c);
-  const int64_t own = attention_own_workspace(context, graph, node);
-  return plan == nullptr ? own : std::max(own, Scratch(c, *plan, unused_results(c, graph, node), nullptr).bytes);
-}
+}  // namespace
 
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!takes_cudnn(graph, node)) return {};
   const CudnnProblem c = cudnn_problem(context, graph, node);
   const BoundKernel own = bind_attention_own(context, graph, node);
   CudnnPlan* plan = find_plan(context, c);
@@ -188,14 +182,16 @@ BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& n
   // cuDNN writes all of its results: a node that uses only some of them is left to our own kernels, but for gradients
   // under cuDNN's mask. (Our own log-sum-exp is as good: no mask is in it.)
   const Unused unused = unused_results(c, graph, node);
-  return [=](const KernelArgs& args) {
+  const int64_t workspace = std::max(own.workspace, Scratch(c, *plan, unused, nullptr).bytes);
+  const auto run = [=](const KernelArgs& args) {
     const Scratch scratch(c, *plan, unused, args.workspace.data());
     const size_t results = c.backward ? 3 : 1;
     for (size_t i = 0; i < results; ++i) {
       if (args.out[i].data == nullptr && scratch.results[i] == nullptr) return own(args);
     }
-    run(c, p, *plan, scratch, args);
+    run_cudnn(c, p, *plan, scratch, args);
   };
+  return {run, workspace};
 }
 
 }  // namespace octet::cuda

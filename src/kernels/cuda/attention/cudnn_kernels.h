@@ -19,17 +19,14 @@ bool runs_with(const Graph& graph, const Node& node, Test test) {
 
 inline bool is_bf16(DType dtype) { return dtype == DType::kBF16; }
 
-// What cuDNN could take, from the node alone: bf16, head dims of whole 16 bytes up to 256, dropout only by a library's
-// mask, not many more segments allowed for than can be there.
-bool accepts_cudnn(const Graph& graph, const Node& node);
-// Binds cuDNN's plan; where there is no cuDNN, or it refuses the shape, our own kernels. With dropout cuDNN must take
-// both attention and its gradient, whichever the node is: one mask for both.
+// Binds cuDNN's plan; where there is no cuDNN, or it refuses the shape, our own kernels. Taken are nodes that cuDNN
+// could take: bf16, head dims of whole 16 bytes up to 256, dropout only by a library's mask, not many more segments
+// allowed for than can be there. With dropout cuDNN must take both attention and its gradient, whichever the node is:
+// one mask for both.
 BoundKernel bind_cudnn(DeviceContext& context, const Graph& graph, const Node& node);
-int64_t cudnn_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 
 // Without cuDNN (kernels.cc).
 AttentionProblem attention_problem(const Graph& graph, const Node& node);
 BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node);
-int64_t attention_own_workspace(DeviceContext& context, const Graph& graph, const Node& node);
 
 }  // namespace octet::cuda

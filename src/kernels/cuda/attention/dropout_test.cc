@@ -95,7 +95,7 @@ TEST_F(CudaAttentionDropout, OurOwnKernelsDropByTheMasksOfTheIr) {
     const Mask expected = cpu::defined_mask(p);
     const cpu::BuiltCase c = cpu::build_dropout(p, Op::kAttention);
     for (const KernelEntry& row : kernel_entries(Op::kAttention)) {
-      if (!row.accepts(c.graph, c.node())) continue;
+      if (!row.takes(c.graph, c.node())) continue;
       const Mask mask = cpu::read_mask(p, [&](const cpu::BuiltCase& read) { return run(read, row)[0]; });
       EXPECT_TRUE(mask == expected) << row.name << " of " << p.name << ": "
                                     << cpu::equal_share(p, mask, expected).share() << " of the elements are equal";

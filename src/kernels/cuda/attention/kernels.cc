@@ -11,44 +11,43 @@ namespace {
 
 constexpr int64_t kLargestDim = 4096;  // sums of a warp's row are in shared memory
 
-bool accepts_tiled(const Graph& graph, const Node& node) {
+bool takes_tiled(const Graph& graph, const Node& node) {
   return runs_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
-bool accepts_mma(const Graph& graph, const Node& node) {
+bool takes_mma(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   return runs_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
          node.attrs.get<double>("scale") > 0;
 }
 
-BoundKernel bind(const Graph& graph, const Node& node, bool tensor_cores) {
+template <bool kTensorCores>
+BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
   const bool backward = node.op == Op::kAttentionGrad;
-  return [p = attention_problem(graph, node), backward, tensor_cores](const KernelArgs& args) {
+  const auto run = [p = attention_problem(graph, node), backward](const KernelArgs& args) {
     AttentionOperands x{.q = operand(args.in[0]), .k = operand(args.in[1]), .v = operand(args.in[2])};
     x.segments = args.in[3].as<const int32_t>();
     if (p.dropout) x.rng = args.in[backward ? 7 : 4].as<const int64_t>();
     if (!backward) {
       x.out = operand(args.out[0]), x.lse = args.out[1].as<float>();
-      return (tensor_cores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
+      return (kTensorCores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
     }
     x.out = operand(args.in[4]), x.lse = args.in[5].as<float>(), x.dout = operand(args.in[6]);
     x.dq = operand(args.out[0]), x.dk = operand(args.out[1]), x.dv = operand(args.out[2]);
     auto* delta = reinterpret_cast<float*>(args.workspace.data());
     launch_attention_delta(p, x, delta, args.stream);
-    (tensor_cores ? launch_attention_grad_mma : launch_attention_grad_tiled)(p, x, delta, args.stream);
+    (kTensorCores ? launch_attention_grad_mma : launch_attention_grad_tiled)(p, x, delta, args.stream);
   };
+  return {run, backward ? graph.shape(node.inputs[5]).elements() * int64_t{sizeof(float)} : 0};
 }
 
-BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, false); }
-BoundKernel bind_mma(DeviceContext&, const Graph& graph, const Node& node) { return bind(graph, node, true); }
-
 constexpr KernelEntry kKernels[] = {
-    {Op::kAttention, "attention_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
-    {Op::kAttention, "attention_mma", accepts_mma, bind_mma},
-    {Op::kAttention, "attention_tiled", accepts_tiled, bind_tiled},
-    {Op::kAttentionGrad, "attention_grad_cudnn", accepts_cudnn, bind_cudnn, cudnn_workspace},
-    {Op::kAttentionGrad, "attention_grad_mma", accepts_mma, bind_mma, attention_own_workspace},
-    {Op::kAttentionGrad, "attention_grad_tiled", accepts_tiled, bind_tiled, attention_own_workspace},
+    {Op::kAttention, "attention_cudnn", bind_cudnn},
+    {Op::kAttention, "attention_mma", bind_if<takes_mma, bind<true>>},
+    {Op::kAttention, "attention_tiled", bind_if<takes_tiled, bind<false>>},
+    {Op::kAttentionGrad, "attention_grad_cudnn", bind_cudnn},
+    {Op::kAttentionGrad, "attention_grad_mma", bind_if<takes_mma, bind<true>>},
+    {Op::kAttentionGrad, "attention_grad_tiled", bind_if<takes_tiled, bind<false>>},
 };
 
 }  // namespace
@@ -80,17 +79,12 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
   return p;
 }
 
-BoundKernel bind_attention_own(DeviceContext&, const Graph& graph, const Node& node) {
-  const bool tensor_cores = accepts_mma(graph, node), forward = node.op == Op::kAttention;
-  BoundKernel kernel = bind(graph, node, tensor_cores);
+BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node) {
+  const bool tensor_cores = takes_mma(graph, node), forward = node.op == Op::kAttention;
+  BoundKernel kernel = (tensor_cores ? bind<true> : bind<false>)(context, graph, node);
   kernel.fallback_kernel = tensor_cores ? (forward ? "attention_mma" : "attention_grad_mma")
                                         : (forward ? "attention_tiled" : "attention_grad_tiled");
   return kernel;
-}
-
-int64_t attention_own_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  if (node.op == Op::kAttention) return 0;
-  return graph.shape(node.inputs[5]).elements() * static_cast<int64_t>(sizeof(float));
 }
 
 std::span<const KernelEntry> attention_kernels() { return kKernels; }

@@ -88,10 +88,6 @@ Journey journey_of(const Graph& graph, const Node& node, const RankGroup& group)
   return journey;
 }
 
-int64_t journey_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  return journey_of(graph, node, context.ranks().group(over(node))).workspace;
-}
-
 // call(group, x, y, operand, result, stream) for each operand, packed before and unpacked after.
 template <typename Call>
 void travel(RankGroup& group, const Journey& journey, const KernelArgs& args, const Call& call) {
@@ -138,17 +134,19 @@ void call_all_to_all(RankGroup& group, const void* x, void* y, const Tensor& in,
 
 template <Call kCall>
 BoundKernel bind_travel(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!context.has_device()) return without_device();
   RankGroup& group = context.ranks().group(over(node));
-  return [&group, journey = journey_of(graph, node, group)](const KernelArgs& args) {
-    travel(group, journey, args, kCall);
-  };
+  const Journey journey = journey_of(graph, node, group);
+  return {[&group, journey](const KernelArgs& args) { travel(group, journey, args, kCall); }, journey.workspace};
 }
 
 // Of rows gathered from all ranks, joined here in their order.
 BoundKernel bind_gathered(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!context.has_device()) return without_device();
   RankGroup& group = context.ranks().group(over(node));
   const Combination kind = is_reduction(node, "max") ? Combination::kMax : Combination::kLogSumExp;
-  return [&group, kind, journey = journey_of(graph, node, group)](const KernelArgs& args) {
+  const Journey journey = journey_of(graph, node, group);
+  const auto run = [&group, kind, journey](const KernelArgs& args) {
     travel(group, journey, args, call_all_gather);
     std::vector<Combined> combined;
     for (size_t i = 0; i < journey.travels.size(); ++i) {
@@ -158,9 +156,11 @@ BoundKernel bind_gathered(DeviceContext& context, const Graph& graph, const Node
     }
     launch_combine(kind, args.in[0].dtype(), combined, static_cast<int>(group.size()), args.stream);
   };
+  return {run, journey.workspace};
 }
 
 BoundKernel bind_take_part(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!context.has_device()) return without_device();
   const DeviceRanks& ranks = context.ranks();
   const std::vector<int32_t> group = ranks.mesh().group(ranks.rank(), over(node));
   const int64_t own = std::find(group.begin(), group.end(), ranks.rank()) - group.begin();
@@ -186,13 +186,13 @@ bool is_gathered(const Graph& graph, const Node& node) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kAllReduce, "all_reduce", is_sum, bind_travel<call_all_reduce>},
-    {Op::kAllReduce, "all_reduce_gathered", is_gathered, bind_gathered, journey_workspace},
-    {Op::kReduceScatter, "reduce_scatter", are_numbers, bind_travel<call_reduce_scatter>, journey_workspace},
-    {Op::kAllGather, "all_gather", accepts_always, bind_travel<call_all_gather>, journey_workspace},
-    {Op::kAllToAll, "all_to_all", accepts_always, bind_travel<call_all_to_all>, journey_workspace},
-    {Op::kTakePart, "take_part", accepts_always, bind_take_part},
-    {Op::kFusion, "product_rows", accepts_product_rows, bind_product_rows, product_rows_workspace},
+    {Op::kAllReduce, "all_reduce", bind_if<is_sum, bind_travel<call_all_reduce>>},
+    {Op::kAllReduce, "all_reduce_gathered", bind_if<is_gathered, bind_gathered>},
+    {Op::kReduceScatter, "reduce_scatter", bind_if<are_numbers, bind_travel<call_reduce_scatter>>},
+    {Op::kAllGather, "all_gather", bind_travel<call_all_gather>},
+    {Op::kAllToAll, "all_to_all", bind_travel<call_all_to_all>},
+    {Op::kTakePart, "take_part", bind_take_part},
+    {{Producer::kProduct}, "product_rows", bind_product_rows},
 };
 
 }  // namespace

@@ -32,9 +32,9 @@ bool by_rows(const Graph& body, const Node& product, size_t input) {
 
 class ProductRows {
  public:
-  ProductRows(DeviceContext& context, const Node& fusion)
-      : body_(fusion.body), exchange_(*exchange_of(fusion)), product_(*fused_product(*body_)) {
-    const FusionBody body(fusion);
+  ProductRows(DeviceContext& context, const Fusion& fusion)
+      : body_(fusion.node.body), exchange_(*exchange_of(fusion.node)), product_(*fused_product(*body_)) {
+    const FusionBody& body = fusion.body;
     group_ = &context.ranks().group(parse_axes(exchange_.attr<std::string>("over")));
     gathers_ = exchange_.op == Op::kAllGather, beside_ = exchange_.attr<bool>("async");
     for (size_t i = 0; i < product_.inputs.size(); ++i) inputs_.push_back(body.input(product_, i));
@@ -47,18 +47,13 @@ class ProductRows {
     if (begin + part < rows) parts_.push_back(part_of(begin + part, rows - begin - part));
     if (whole_result_ < 0) scratch_at_ = aligned(whole.results[0].bytes());
     if (!gathers_ && beside_) scratch_bytes_ = aligned(group_->scratch_bytes(exchange_.results[0].bytes()));
-    for (const Part& p : parts_) {
-      const KernelEntry& entry = select_kernel(p.graph, p.node());
-      if (entry.workspace != nullptr)
-        kernel_bytes_ = std::max(kernel_bytes_, entry.workspace(context, p.graph, p.node()));
+    for (Part& part : parts_) {
+      part.kernel = select_kernel(context, part.graph, part.node()).kernel;
+      kernel_bytes_ = std::max(kernel_bytes_, part.kernel.workspace);
     }
   }
 
   int64_t workspace() const { return scratch_at_ + scratch_bytes_ + kernel_bytes_; }
-  void bind(DeviceContext& context) {
-    for (Part& part : parts_)
-      part.kernel = select_kernel(part.graph, part.node()).bind(context, part.graph, part.node());
-  }
 
   void run(const KernelArgs& args) const {
     std::byte* whole = whole_result_ < 0 ? args.workspace.data() : at<std::byte>(args.out, whole_result_);
@@ -135,15 +130,12 @@ class ProductRows {
   int64_t scratch_at_ = 0, scratch_bytes_ = 0, kernel_bytes_ = 0;  // in the workspace
 };
 
-}  // namespace
-
-bool accepts_product_rows(const Graph&, const Node& node) {
+bool takes_product_rows(const FusionBody& body, const Node& node) {
   const Node* product = fused_product(*node.body);
   const Node* exchange = exchange_of(node);
   if (product == nullptr || exchange == nullptr || exchange->inputs.size() != 1) return false;
   for (const Node& member : node.body->nodes())
     if (member.op != Op::kInput && &member != product && &member != exchange) return false;
-  const FusionBody body(node);
   const bool gathers = exchange->op == Op::kAllGather && body.reads(*product, 0, *exchange),
              scatters = exchange->op == Op::kReduceScatter && body.reads(*exchange, 0, *product);
   if (!gathers && !scatters) return false;
@@ -153,14 +145,13 @@ bool accepts_product_rows(const Graph&, const Node& node) {
          (product->op == Op::kMatmul || node.body->shape(product->inputs[1]).elements() == 1);
 }
 
-BoundKernel bind_product_rows(DeviceContext& context, const Graph&, const Node& node) {
-  const auto rows = std::make_shared<ProductRows>(context, node);
-  rows->bind(context);
-  return [rows](const KernelArgs& args) { rows->run(args); };
-}
+}  // namespace
 
-int64_t product_rows_workspace(DeviceContext& context, const Graph&, const Node& node) {
-  return ProductRows(context, node).workspace();
+BoundKernel bind_product_rows(DeviceContext& context, const Fusion& fusion) {
+  if (!takes_product_rows(fusion.body, fusion.node)) return {};
+  if (!context.has_device()) return without_device();
+  const auto rows = std::make_shared<ProductRows>(context, fusion);
+  return {[rows](const KernelArgs& args) { rows->run(args); }, rows->workspace()};
 }
 
 }  // namespace octet::cuda

@@ -5,8 +5,6 @@
 
 namespace octet::cuda {
 
-bool accepts_product_rows(const Graph& graph, const Node& node);
-BoundKernel bind_product_rows(DeviceContext& context, const Graph& graph, const Node& node);
-int64_t product_rows_workspace(DeviceContext& context, const Graph& graph, const Node& node);
+BoundKernel bind_product_rows(DeviceContext& context, const Fusion& fusion);
 
 }  // namespace octet::cuda

@@ -8,7 +8,7 @@ namespace octet::cuda {
 namespace {
 
 // Every input and the result are of one type, float32 or bf16.
-bool accepts_one_type(const Graph& graph, const Node& node) {
+bool is_one_type(const Graph& graph, const Node& node) {
   const DType dtype = node.results[0].dtype;
   for (Value input : node.inputs) {
     if (graph.dtype(input) != dtype) return false;
@@ -16,13 +16,10 @@ bool accepts_one_type(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(dtype);
 }
 
-bool accepts_cast(const Graph& graph, const Node& node) {
-  const auto known = [](DType dtype) { return is_float(dtype) && dtype != DType::kF64; };
-  return known(graph.dtype(node.inputs[0])) && known(node.results[0].dtype);
-}
-
 BoundKernel bind_cast(DeviceContext&, const Graph& graph, const Node& node) {
   const DType from = graph.dtype(node.inputs[0]), to = node.results[0].dtype;
+  const auto known = [](DType dtype) { return is_float(dtype) && dtype != DType::kF64; };
+  if (!known(from) || !known(to)) return {};
   return [from, to](const KernelArgs& args) {
     launch_cast(from, args.in[0].data, to, args.out[0].data, args.out[0].elements(), args.stream);
   };
@@ -54,7 +51,7 @@ BoundKernel bind_activation_grad(DeviceContext&, const Graph&, const Node& node)
   };
 }
 
-bool accepts_binary(const Graph& graph, const Node& node) {
+bool are_f32_or_bf16(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(graph.dtype(node.inputs[0])) && is_f32_or_bf16(graph.dtype(node.inputs[1]));
 }
 
@@ -102,21 +99,21 @@ BoundKernel bind_constant(DeviceContext&, const Graph&, const Node& node) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kCast, "cast", accepts_cast, bind_cast},
-    {Op::kScale, "scale", accepts_one_type, bind_scale},
-    {Op::kGelu, "gelu", accepts_one_type, bind_activation},
-    {Op::kGeluGrad, "gelu_grad", accepts_one_type, bind_activation_grad},
-    {Op::kSilu, "silu", accepts_one_type, bind_activation},
-    {Op::kSiluGrad, "silu_grad", accepts_one_type, bind_activation_grad},
-    {Op::kRelu, "relu", accepts_one_type, bind_activation},
-    {Op::kReluGrad, "relu_grad", accepts_one_type, bind_activation_grad},
-    {Op::kTanh, "tanh", accepts_one_type, bind_tanh},
-    {Op::kAdd, "add", accepts_binary, bind_binary},
-    {Op::kSub, "sub", accepts_binary, bind_binary},
-    {Op::kMul, "mul", accepts_binary, bind_binary},
-    {Op::kMaximum, "maximum", accepts_binary, bind_binary},
-    {Op::kDropout, "dropout", first_is_f32_or_bf16, bind_dropout},
-    {Op::kConstant, "constant", accepts_always, bind_constant},
+    {Op::kCast, "cast", bind_cast},
+    {Op::kScale, "scale", bind_if<is_one_type, bind_scale>},
+    {Op::kGelu, "gelu", bind_if<is_one_type, bind_activation>},
+    {Op::kGeluGrad, "gelu_grad", bind_if<is_one_type, bind_activation_grad>},
+    {Op::kSilu, "silu", bind_if<is_one_type, bind_activation>},
+    {Op::kSiluGrad, "silu_grad", bind_if<is_one_type, bind_activation_grad>},
+    {Op::kRelu, "relu", bind_if<is_one_type, bind_activation>},
+    {Op::kReluGrad, "relu_grad", bind_if<is_one_type, bind_activation_grad>},
+    {Op::kTanh, "tanh", bind_if<is_one_type, bind_tanh>},
+    {Op::kAdd, "add", bind_if<are_f32_or_bf16, bind_binary>},
+    {Op::kSub, "sub", bind_if<are_f32_or_bf16, bind_binary>},
+    {Op::kMul, "mul", bind_if<are_f32_or_bf16, bind_binary>},
+    {Op::kMaximum, "maximum", bind_if<are_f32_or_bf16, bind_binary>},
+    {Op::kDropout, "dropout", bind_if<first_is_f32_or_bf16, bind_dropout>},
+    {Op::kConstant, "constant", bind_constant},
 };
 
 }  // namespace

@@ -6,12 +6,9 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts_lookup(const Graph& graph, const Node& node) {
-  return is_wide_float(graph.dtype(node.inputs[1])) && is_wide_float(node.results[0].dtype);
-}
-
 BoundKernel bind_lookup(DeviceContext& context, const Graph& graph, const Node& node) {
   const TensorType& table = graph.type(node.inputs[1]);
+  if (!is_wide_float(table.dtype) || !is_wide_float(node.results[0].dtype)) return {};
   const TablePart part(node);
   return [args = EmbeddingArgs{.tokens = graph.shape(node.inputs[0]).elements(),
                                .rows = table.shape.rows(),
@@ -29,20 +26,18 @@ BoundKernel bind_lookup(DeviceContext& context, const Graph& graph, const Node& 
 
 bool has_addend(const Node& node) { return node.inputs.size() > 2 && node.inputs[2].exists(); }
 
-bool accepts_gradient(const Graph& graph, const Node& node) {
-  const DType dy = graph.dtype(node.inputs[1]);
-  return is_f32_or_bf16(dy) && node.results[0].dtype == DType::kF32 &&
-         (!has_addend(node) || graph.dtype(node.inputs[2]) == DType::kF32);
-}
-
 BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
   const TensorType& result = node.results[0];
-  return [args = EmbeddingGradArgs{.tokens = graph.shape(node.inputs[0]).elements(),
-                                   .rows = result.shape.rows(),
-                                   .cols = result.shape.cols(),
-                                   .first = static_cast<int32_t>(TablePart(node).first),
-                                   .dy_type = graph.dtype(node.inputs[1])},
-          adds = has_addend(node)](const KernelArgs& call) mutable {
+  if (!is_f32_or_bf16(graph.dtype(node.inputs[1])) || result.dtype != DType::kF32 ||
+      (has_addend(node) && graph.dtype(node.inputs[2]) != DType::kF32))
+    return {};
+  const int64_t tokens = graph.shape(node.inputs[0]).elements();
+  const auto run = [args = EmbeddingGradArgs{.tokens = tokens,
+                                             .rows = result.shape.rows(),
+                                             .cols = result.shape.cols(),
+                                             .first = static_cast<int32_t>(TablePart(node).first),
+                                             .dy_type = graph.dtype(node.inputs[1])},
+                    adds = has_addend(node)](const KernelArgs& call) mutable {
     args.ids = call.in[0].as<const int32_t>();
     args.dy = call.in[1].data;
     args.c = adds ? call.in[2].as<const float>() : nullptr;
@@ -50,15 +45,12 @@ BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node
     args.workspace = reinterpret_cast<int32_t*>(call.workspace.data());
     if (args.dtable != nullptr) launch_embedding_grad(args, call.stream);
   };
-}
-
-int64_t gradient_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  return embedding_grad_workspace(graph.shape(node.inputs[0]).elements(), node.results[0].shape.rows());
+  return {run, embedding_grad_workspace(tokens, result.shape.rows())};
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kEmbedding, "embedding_vector_copy", accepts_lookup, bind_lookup},
-    {Op::kEmbeddingGrad, "embedding_grad_gather", accepts_gradient, bind_gradient, gradient_workspace},
+    {Op::kEmbedding, "embedding_vector_copy", bind_lookup},
+    {Op::kEmbeddingGrad, "embedding_grad_gather", bind_gradient},
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ RouterProblem router_of(const Graph& graph, const Node& node) {
           .renormalize = node.attr<bool>("renormalize")};
 }
 
-bool accepts_top_k(const Graph& graph, const Node& node) { return graph.shape(node.inputs[0])[1] <= kListedExperts; }
+bool takes_top_k(const Graph& graph, const Node& node) { return graph.shape(node.inputs[0])[1] <= kListedExperts; }
 
 BoundKernel bind_top_k(DeviceContext&, const Graph& graph, const Node& node) {
   return [p = router_of(graph, node)](const KernelArgs& args) {
@@ -55,45 +55,31 @@ BoundKernel bind_group_rows(DeviceContext&, const Graph&, const Node& node) {
 }
 
 // The router of few tokens, whose rows (bf16, then float32 exactly) meet float32 weights.
-struct Router {
-  const Node *cast, *logits, *top_k, *groups;
-  FusionBody body;
-
-  explicit Router(const Node& fusion) : body(fusion) {
-    cast = body.member(Op::kCast), logits = body.member(Op::kMatmul);
-    top_k = body.member(Op::kTopK), groups = body.member(Op::kGroupRows);
-  }
-};
-
-bool accepts_router(const Graph&, const Node& node) {
-  if (fusion_producer(*node.body) != Producer::kRouter) return false;
-  const Router r(node);
-  if (r.cast == nullptr || r.body.graph().dtype(r.cast->inputs[0]) != DType::kBF16) return false;
-  const Shape& x = r.body.graph().shape(r.logits->inputs[0]);
-  return x[0] <= kRouterTokens && x[1] % 8 == 0 && !r.logits->attr<bool>("trans_a") &&
-         r.logits->attr<bool>("trans_b") && !r.logits->operand("c").exists() &&
-         accepts_top_k(r.body.graph(), *r.top_k) && x[0] * r.top_k->attr<int64_t>("k") <= kRouterChoices;
-}
-
-int64_t router_workspace(DeviceContext&, const Graph&, const Node& node) {
-  return Router(node).logits->results[0].bytes();
-}
-
-BoundKernel bind_router(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Router r(node);
-  const auto result = [&](const Node& member, int32_t i) { return r.body.result(member, i); };
-  const int x = r.body.input(*r.cast, 0), w = r.body.input(*r.logits, 1);
-  const FewTokens few{.width = r.body.graph().shape(r.logits->inputs[0])[1],
-                      .weights_ready = is_constant_state(graph, node.inputs[static_cast<size_t>(w)]),
+BoundKernel bind_router(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Graph& graph = body.graph();
+  const Node *cast = body.member(Op::kCast), *logits = body.member(Op::kMatmul), *top_k = body.member(Op::kTopK),
+             *groups = body.member(Op::kGroupRows);
+  if (cast == nullptr || logits == nullptr || groups == nullptr || graph.dtype(cast->inputs[0]) != DType::kBF16)
+    return {};
+  const Shape& rows = graph.shape(logits->inputs[0]);
+  const bool takes = rows[0] <= kRouterTokens && rows[1] % 8 == 0 && !logits->attr<bool>("trans_a") &&
+                     logits->attr<bool>("trans_b") && !logits->operand("c").exists() && takes_top_k(graph, *top_k) &&
+                     rows[0] * top_k->attr<int64_t>("k") <= kRouterChoices;
+  if (!takes) return {};
+  const int x = body.input(*cast, 0), w = body.input(*logits, 1);
+  const FewTokens few{.width = rows[1],
+                      .weights_ready = is_constant_state(fusion.graph, fusion.node.inputs[static_cast<size_t>(w)]),
                       .counters = context.counters()};
-  const std::array results = {result(*r.top_k, 0), result(*r.top_k, 1), result(*r.top_k, 2), result(*r.top_k, 3)};
-  const std::array groups = {result(*r.groups, 0), result(*r.groups, 1), result(*r.groups, 2)};
-  return [=, p = router_of(r.body.graph(), *r.top_k)](const KernelArgs& args) {
+  const auto result = [&](const Node& member, int32_t i) { return body.result(member, i); };
+  const std::array results = {result(*top_k, 0), result(*top_k, 1), result(*top_k, 2), result(*top_k, 3)};
+  const std::array grouped = {result(*groups, 0), result(*groups, 1), result(*groups, 2)};
+  const auto run = [=, p = router_of(graph, *top_k)](const KernelArgs& args) {
     FewTokens of = few;
     of.x = at(args.in, x), of.w = at<float>(args.in, w);
     of.logits = reinterpret_cast<float*>(args.workspace.data());
-    of.places = at<int32_t>(args.out, groups[0]), of.offsets = at<int32_t>(args.out, groups[1]);
-    of.counts = at<float>(args.out, groups[2]);
+    of.places = at<int32_t>(args.out, grouped[0]), of.offsets = at<int32_t>(args.out, grouped[1]);
+    of.counts = at<float>(args.out, grouped[2]);
     launch_router(p, of,
                   {.weights = at<float>(args.out, results[0]),
                    .chosen = at<int32_t>(args.out, results[1]),
@@ -101,6 +87,7 @@ BoundKernel bind_router(DeviceContext& context, const Graph& graph, const Node& 
                    .lse = at<float>(args.out, results[3])},
                   args.stream);
   };
+  return {run, logits->results[0].bytes()};
 }
 
 int choices_of(const Tensor& places) { return static_cast<int>(places.shape()[1]); }
@@ -120,9 +107,8 @@ BoundKernel bind_dispatch(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_rows(const Graph& graph, const Node& node) { return is_wide_float(graph.dtype(node.inputs[0])); }
-
-BoundKernel bind_combine(DeviceContext&, const Graph&, const Node&) {
+BoundKernel bind_combine(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_wide_float(graph.dtype(node.inputs[0]))) return {};
   return [](const KernelArgs& args) {
     const Tensor& places = args.in[1];
     const float* weights = args.in.size() > 2 ? at<float>(args.in, 2) : nullptr;
@@ -131,11 +117,8 @@ BoundKernel bind_combine(DeviceContext&, const Graph&, const Node&) {
   };
 }
 
-bool accepts_combine_grad(const Graph& graph, const Node& node) {
-  return accepts_rows(graph, node) && is_wide_float(graph.dtype(node.inputs[3]));
-}
-
-BoundKernel bind_combine_grad(DeviceContext&, const Graph&, const Node&) {
+BoundKernel bind_combine_grad(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_wide_float(graph.dtype(node.inputs[0])) || !is_wide_float(graph.dtype(node.inputs[3]))) return {};
   return [](const KernelArgs& args) {
     const Tensor& places = args.in[1];
     launch_combine_rows_grad(operand(args.in[0]), places.as<int32_t>(), args.in[2].as<float>(), operand(args.in[3]),
@@ -163,13 +146,6 @@ struct Grouped {
   const int8_t* zeros(const KernelArgs& args) const { return has_zero ? args.in[offsets + 1].as<int8_t>() : nullptr; }
 };
 
-bool accepts_tiled(const Graph& graph, const Node& node) {
-  const Grouped g(node);
-  const auto is_decodable = [&](DType dtype) { return is_wide_float(dtype) || (g.scaled && is_code(dtype)); };
-  return is_decodable(graph.dtype(node.inputs[0])) && is_decodable(graph.dtype(node.inputs[g.w])) && g.order.empty() &&
-         is_wide_float(node.results[0].dtype);
-}
-
 // The stored rows are the outer dim, unless the contraction runs over them.
 TiledOperand tiled_operand(const Tensor& tensor, const Tensor* scale, bool contracts_columns,
                            const int8_t* zeros = nullptr) {
@@ -185,8 +161,13 @@ TiledOperand tiled_operand(const Tensor& tensor, const Tensor* scale, bool contr
   return t;
 }
 
-BoundKernel bind_tiled(DeviceContext&, const Graph&, const Node& node) {
-  return [g = Grouped(node)](const KernelArgs& args) {
+BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
+  const Grouped g(node);
+  const auto is_decodable = [&](DType dtype) { return is_wide_float(dtype) || (g.scaled && is_code(dtype)); };
+  if (!is_decodable(graph.dtype(node.inputs[0])) || !is_decodable(graph.dtype(node.inputs[g.w])) || !g.order.empty() ||
+      !is_wide_float(node.results[0].dtype))
+    return {};
+  return [g](const KernelArgs& args) {
     const Tensor &x = args.in[0], &w = args.in[g.w], &offsets = args.in[g.offsets];
     const int64_t experts = offsets.elements() - 1, of_expert = w.shape()[0] / experts;
     launch_grouped_tiled({.gemm = {.m = x.shape()[0],
@@ -204,11 +185,8 @@ BoundKernel bind_tiled(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_wgrad(const Graph& graph, const Node& node) {
-  return is_wide_float(graph.dtype(node.inputs[0])) && is_wide_float(graph.dtype(node.inputs[1]));
-}
-
-BoundKernel bind_wgrad(DeviceContext&, const Graph&, const Node&) {
+BoundKernel bind_wgrad(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_wide_float(graph.dtype(node.inputs[0])) || !is_wide_float(graph.dtype(node.inputs[1]))) return {};
   return [](const KernelArgs& args) {
     const Tensor &dy = args.in[0], &x = args.in[1], &offsets = args.in[2];
     launch_grouped_tiled({.gemm = {.m = dy.shape()[1],
@@ -226,8 +204,7 @@ BoundKernel bind_wgrad(DeviceContext&, const Graph&, const Node&) {
 }
 
 // bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, K in whole pieces of 16 bytes.
-bool accepts_direct(const Graph& graph, const Node& node) {
-  const Grouped g(node);
+bool multiplies_directly(const Graph& graph, const Node& node, const Grouped& g) {
   const TensorType &x = graph.type(node.inputs[0]), &w = graph.type(node.inputs[g.w]);
   const bool codes = x.dtype == DType::kE4M3 || x.dtype == DType::kI8;
   if (!g.trans_b || x.dtype != w.dtype || g.has_zero || !(g.scaled ? codes : x.dtype == DType::kBF16)) return false;
@@ -238,14 +215,6 @@ bool accepts_direct(const Graph& graph, const Node& node) {
     if (scaling != "tensor" && scaling != "row") return false;
   }
   return true;
-}
-
-bool accepts_gemv(const Graph& graph, const Node& node) {
-  return accepts_direct(graph, node) && graph.shape(node.inputs[0])[0] <= kGemvRows;
-}
-
-bool accepts_wgmma(const Graph& graph, const Node& node) {
-  return accepts_direct(graph, node) && graph.shape(node.inputs[Grouped(node).offsets])[0] - 1 <= kListedExperts;
 }
 
 GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
@@ -268,6 +237,7 @@ GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
 BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
   const Grouped g(node);
   const TensorType& x = graph.type(node.inputs[0]);
+  if (!multiplies_directly(graph, node, g) || x.shape[0] > kGemvRows) return {};
   const int64_t n = node.results[0].shape[1], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
   GemvPlan plan =
       choose(GemvDesc{.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
@@ -296,6 +266,7 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
 BoundKernel bind_wgmma(DeviceContext& context, const Graph& graph, const Node& node) {
   const Grouped g(node);
   const int64_t rows = graph.shape(node.inputs[0])[0], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
+  if (!multiplies_directly(graph, node, g) || experts > kListedExperts) return {};
   const GroupedPlan plan = choose(GroupedDesc{rows, experts}, context.facts());
   return [g, plan, sms = context.sm_count()](const KernelArgs& args) {
     launch_grouped_wgmma(product_of(g, args), plan, sms, args.stream);
@@ -303,8 +274,7 @@ BoundKernel bind_wgmma(DeviceContext& context, const Graph& graph, const Node& n
 }
 
 // Codes of 4 bits in the order for x.
-bool accepts_int4(const Graph& graph, const Node& node) {
-  const Grouped g(node);
+bool takes_int4(const Graph& graph, const Node& node, const Grouped& g) {
   const DType x = graph.dtype(node.inputs[0]);
   const std::string wanted = x == DType::kE4M3 ? "wgmma_x8" : x == DType::kBF16 ? "wgmma_x16" : "none";
   if (g.order != wanted || !g.trans_b || !is_wide_float(node.results[0].dtype)) return false;
@@ -315,6 +285,7 @@ bool accepts_int4(const Graph& graph, const Node& node) {
 
 BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node) {
   const Grouped g(node);
+  if (!takes_int4(graph, node, g)) return {};
   const TensorType& x = graph.type(node.inputs[0]);
   const int64_t group = scale_group(parse_scale_layout(node.attr<std::string>("scaling_b")));
   Int4Product product{.m = x.shape[0],
@@ -338,21 +309,21 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
 }
 
 constexpr KernelEntry kEntries[] = {
-    {Op::kFusion, "router", accepts_router, bind_router, router_workspace},
-    {Op::kTopK, "top_k", accepts_top_k, bind_top_k},
-    {Op::kTopKGrad, "top_k_grad", accepts_always, bind_top_k_grad},
-    {Op::kGroupRows, "group_rows", accepts_always, bind_group_rows},
-    {Op::kDispatchRows, "dispatch_rows", accepts_always, bind_dispatch},
-    {Op::kCombineRows, "combine_rows", accepts_rows, bind_combine},
-    {Op::kCombineRowsGrad, "combine_rows_grad", accepts_combine_grad, bind_combine_grad},
-    {Op::kGroupedMatmul, "grouped_matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kGroupedMatmul, "grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
-    {Op::kGroupedMatmul, "grouped_matmul_tiled", accepts_tiled, bind_tiled},
-    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_int4", accepts_int4, bind_int4},
-    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_wgmma", accepts_wgmma, bind_wgmma},
-    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_tiled", accepts_tiled, bind_tiled},
-    {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_tiled", accepts_wgrad, bind_wgrad},
+    {{Producer::kRouter}, "router", bind_router},
+    {Op::kTopK, "top_k", bind_if<takes_top_k, bind_top_k>},
+    {Op::kTopKGrad, "top_k_grad", bind_top_k_grad},
+    {Op::kGroupRows, "group_rows", bind_group_rows},
+    {Op::kDispatchRows, "dispatch_rows", bind_dispatch},
+    {Op::kCombineRows, "combine_rows", bind_combine},
+    {Op::kCombineRowsGrad, "combine_rows_grad", bind_combine_grad},
+    {Op::kGroupedMatmul, "grouped_matmul_gemv", bind_gemv},
+    {Op::kGroupedMatmul, "grouped_matmul_wgmma", bind_wgmma},
+    {Op::kGroupedMatmul, "grouped_matmul_tiled", bind_tiled},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_int4", bind_int4},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_gemv", bind_gemv},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_wgmma", bind_wgmma},
+    {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_tiled", bind_tiled},
+    {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_tiled", bind_wgrad},
 };
 
 }  // namespace

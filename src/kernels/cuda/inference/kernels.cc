@@ -10,16 +10,14 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts_scatter(const Graph& graph, const Node& node) {
-  const DType rows = graph.dtype(node.inputs[1]), table = node.results[0].dtype;
-  return rows == table || (is_wide_float(rows) && (is_wide_float(table) || is_fp8(table)));
-}
 const float* optional_factor(const KernelArgs& args, size_t index) {
   return index < args.in.size() ? args.in[index].as<const float>() : nullptr;
 }
 BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
+  const DType rows = graph.dtype(node.inputs[1]), table = node.results[0].dtype;
+  if (rows != table && !(is_wide_float(rows) && (is_wide_float(table) || is_fp8(table)))) return {};
   const int64_t slots = node.results[0].shape.rows();
-  const bool copies = !is_wide_float(graph.dtype(node.inputs[1]));
+  const bool copies = !is_wide_float(rows);
   const int64_t row_bytes = node.results[0].shape.cols() * dtype_bytes(node.results[0].dtype);
   const int width = static_cast<int>(node.results[0].shape.cols());
   const int tokens = static_cast<int>(graph.shape(node.inputs[2]).elements());
@@ -33,8 +31,8 @@ BoundKernel bind_scatter(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_codes(const Graph& graph, const Node& node) { return is_wide_float(graph.dtype(node.inputs[1])); }
 BoundKernel bind_codes(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_wide_float(graph.dtype(node.inputs[1]))) return {};
   const Shape &rows = graph.shape(node.inputs[1]), &scales = node.results[1].shape;
   const int tokens = static_cast<int>(rows.rows()), groups = static_cast<int>(scales.cols());
   return [=, slots = scales.rows(), width = static_cast<int>(rows.cols()) / groups](const KernelArgs& args) {
@@ -56,16 +54,16 @@ BoundKernel bind_copy(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_paged(const Graph& graph, const Node& node) {
+bool takes_paged(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   return is_wide_float(graph.dtype(node.inputs[0])) && (is_wide_float(cache) || is_fp8(cache) || cache == DType::kI8) &&
          graph.dtype(node.inputs[2]) == cache && node.attrs.get<int64_t>("head_dim") <= kLargestPagedDim;
 }
 
-bool accepts_paged_mma(const Graph& graph, const Node& node) {
+bool takes_paged_mma(const Graph& graph, const Node& node) {
   const DType cache = graph.dtype(node.inputs[1]);
   const int64_t block_size = node.attrs.get<int64_t>("block_size");
-  return accepts_paged(graph, node) && graph.dtype(node.inputs[0]) == DType::kBF16 &&
+  return takes_paged(graph, node) && graph.dtype(node.inputs[0]) == DType::kBF16 &&
          (cache == DType::kBF16 || is_code(cache)) &&
          node.attrs.get<int64_t>("head_dim") % (is_code(cache) ? 16 : 8) == 0 && block_size >= 16 &&
          std::has_single_bit(static_cast<uint64_t>(block_size)) && node.attrs.get<double>("scale") > 0;
@@ -120,13 +118,12 @@ BoundKernel bind_paged(DeviceContext& context, const Graph& graph, const Node& n
             if (may_prefill(p)) launch_paged_prefill(p, x, args.stream);
             launch_paged_decode(p, x, plan, args.workspace.data(), args.stream);
           },
-          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); }};
-}
-int64_t paged_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  return choose_decode(problem_of(graph, node), context.facts()).scratch_bytes;
+          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); },
+          plan.scratch_bytes};
 }
 
 BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!context.has_device()) return without_device();
   const PagedProblem p = problem_of(graph, node);
   DecodePlan plan = plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts());
   static_assert(kDecodeCounters <= DeviceContext::kCounters);
@@ -137,20 +134,16 @@ BoundKernel bind_paged_mma(DeviceContext& context, const Graph& graph, const Nod
               launch_paged_prefill_wgmma(p, x, args.workspace.data() + plan.scratch_bytes, sm_count, args.stream);
             launch_paged_decode_mma(p, x, plan, args.workspace.data(), args.stream);
           },
-          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); }};
-}
-int64_t paged_mma_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const PagedProblem p = problem_of(graph, node);
-  return plan_paged_decode_mma(p, graph.dtype(node.inputs[1]), context.facts()).scratch_bytes +
-         (may_prefill(p) ? prefill_scratch_bytes(p) : 0);
+          [p, plan](const KernelArgs&) { return to_string(plan) + (may_prefill(p) ? "; prefill" : ""); },
+          plan.scratch_bytes + (may_prefill(p) ? prefill_scratch_bytes(p) : 0)};
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kScatterRows, "scatter_rows_copy", accepts_scatter, bind_scatter},
-    {Op::kScatterCodes, "scatter_codes", accepts_codes, bind_codes},
-    {Op::kCopyBlocks, "copy_blocks", accepts_always, bind_copy},
-    {Op::kPagedAttention, "paged_attention_mma", accepts_paged_mma, bind_paged_mma, paged_mma_workspace},
-    {Op::kPagedAttention, "paged_attention", accepts_paged, bind_paged, paged_workspace},
+    {Op::kScatterRows, "scatter_rows_copy", bind_scatter},
+    {Op::kScatterCodes, "scatter_codes", bind_codes},
+    {Op::kCopyBlocks, "copy_blocks", bind_copy},
+    {Op::kPagedAttention, "paged_attention_mma", bind_if<takes_paged_mma, bind_paged_mma>},
+    {Op::kPagedAttention, "paged_attention", bind_if<takes_paged, bind_paged>},
 };
 
 }  // namespace

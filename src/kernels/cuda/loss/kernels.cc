@@ -38,9 +38,10 @@ BoundKernel bind_lse(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-constexpr KernelEntry kKernels[] = {{Op::kCrossEntropy, "cross_entropy_rows", first_is_f32_or_bf16, bind},
-                                    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", first_is_f32_or_bf16, bind_grad},
-                                    {Op::kRowLse, "row_lse_rows", first_is_f32_or_bf16, bind_lse}};
+constexpr KernelEntry kKernels[] = {
+    {Op::kCrossEntropy, "cross_entropy_rows", bind_if<first_is_f32_or_bf16, bind>},
+    {Op::kCrossEntropyGrad, "cross_entropy_grad_rows", bind_if<first_is_f32_or_bf16, bind_grad>},
+    {Op::kRowLse, "row_lse_rows", bind_if<first_is_f32_or_bf16, bind_lse>}};
 
 }  // namespace
 

@@ -51,8 +51,7 @@ struct Part {
   std::vector<int64_t> offsets;  // by input
 };
 
-std::vector<Part> parts_of(const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+std::vector<Part> parts_of(const Node& node, const Product& p) {
   const Node* merged = fused_product(*node.body);
   std::vector<Part> parts;
   int64_t begin = 0;
@@ -80,18 +79,20 @@ std::vector<Part> parts_of(const Graph& graph, const Node& node) {
   return parts;
 }
 
-}  // namespace
-
-bool accepts_gemv(const Graph& graph, const Node& node) {
-  if (product_form(node) == ProductForm::kNone) return false;
-  const Product p = product_of(graph, node);
+bool takes_gemv(const Product& p) {
   const bool types = p.a.dtype == p.b.dtype && p.a.dtype == (p.fp8() ? DType::kE4M3 : DType::kBF16);
   return types && p.m <= max_rows(p) && p.a.k_inner && p.b.k_inner && p.k * dtype_bytes(p.a.dtype) % 16 == 0 &&
          has_scaling(p) && is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
          p.parts.size() <= static_cast<size_t>(kGemvParts);
 }
 
-namespace {
+bool takes_int8(const Product& p) {
+  constexpr int64_t kMaxDepth = int64_t{1} << 17;  // sums stay below 2^31
+  return p.fp8() && p.a.dtype == DType::kI8 && p.b.dtype == DType::kI8 && p.order.empty() && p.zero < 0 &&
+         p.a.k_inner && p.b.k_inner && p.k % 16 == 0 && p.k < kMaxDepth && has_scaling(p) &&
+         p.a.scaling != ScaleLayout::kRow128 && is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
+         p.parts.size() <= static_cast<size_t>(kGemvParts);
+}
 
 // All but the pointers.
 Gemv gemv_of(const Graph& graph, const Node& node, const Product& p) {
@@ -144,8 +145,8 @@ Gemv rows_from(const Gemv& all, int64_t first) {
 
 }  // namespace
 
-BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
+  if (!takes_gemv(p)) return {};
   Gemv gemv = gemv_of(graph, node, p);
   const GemvPlan plan = plan_of(gemv, context.facts());
   return {[p, gemv, plan](const KernelArgs& args) mutable {
@@ -155,19 +156,9 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
           [plan](const KernelArgs&) { return to_string(plan); }};
 }
 
-bool accepts_int8(const Graph& graph, const Node& node) {
-  constexpr int64_t kMaxDepth = int64_t{1} << 17;  // sums stay below 2^31
-  if (product_form(node) == ProductForm::kNone) return false;
-  const Product p = product_of(graph, node);
-  return p.fp8() && p.a.dtype == DType::kI8 && p.b.dtype == DType::kI8 && p.order.empty() && p.zero < 0 &&
-         p.a.k_inner && p.b.k_inner && p.k % 16 == 0 && p.k < kMaxDepth && has_scaling(p) &&
-         p.a.scaling != ScaleLayout::kRow128 && is_wide_float(p.out) && (p.bias < 0 || is_wide_float(p.bias_dtype)) &&
-         p.parts.size() <= static_cast<size_t>(kGemvParts);
-}
-
 // Tensor cores' tiles want whole runs of eight columns; products without go through the kernel of few rows.
-BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
+  if (!takes_int8(p)) return {};
   Gemv gemv = gemv_of(graph, node, p);
   const auto in_runs = [](int64_t columns) { return columns % 8 == 0; };
   if (p.m > kGemvRows && in_runs(p.n) && std::ranges::all_of(p.parts, in_runs)) {
@@ -187,29 +178,21 @@ BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& no
           [plan](const KernelArgs&) { return to_string(plan); }};
 }
 
-bool accepts_split(const Graph& graph, const Node& node) {
-  if (product_form(node) != ProductForm::kSlices) return false;
-  const Product p = product_of(graph, node);
-  return p.b.k_inner && p.c < 0 && p.bias < 0 && !is_integer_code(p.b.dtype) &&
+bool takes_split(const Product& p) {
+  return p.form == ProductForm::kSlices && p.b.k_inner && p.c < 0 && p.bias < 0 && !is_integer_code(p.b.dtype) &&
          p.b.scaling != ScaleLayout::kRow128;  // a part's would have gaps
 }
 
-int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  int64_t bytes = 0;
-  for (const Part& part : parts_of(graph, node)) {
-    const Node& product = part.graph->node(part.product);
-    const KernelEntry& row = select_kernel(*part.graph, product);
-    if (row.workspace != nullptr) bytes = std::max(bytes, row.workspace(context, *part.graph, product));
-  }
-  return bytes;
-}
-
-BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& node) {
-  const std::vector<Part> parts = parts_of(graph, node);
+BoundKernel bind_split(DeviceContext& context, const Graph&, const Node& node, const Product& p) {
+  if (!takes_split(p)) return {};
+  const std::vector<Part> parts = parts_of(node, p);
   std::vector<BoundKernel> kernels;
+  int64_t workspace = 0;
   for (const Part& part : parts) {
-    const Node& product = part.graph->node(part.product);
-    kernels.push_back(select_kernel(*part.graph, product).bind(context, *part.graph, product));
+    BoundKernel kernel = find_kernel(context, *part.graph, part.graph->node(part.product)).kernel;
+    if (!kernel) return {};
+    workspace = std::max(workspace, kernel.workspace);
+    kernels.push_back(std::move(kernel));
   }
   BoundKernel all = [parts, kernels](const KernelArgs& args) {
     std::vector<Tensor> in;
@@ -222,6 +205,7 @@ BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& n
       kernels[i]({in, args.out.subspan(i, 1), args.workspace, args.stream});
     }
   };
+  all.workspace = workspace;
   for (const BoundKernel& kernel : kernels) {  // one is enough to be told of
     if (kernel.fallback_kernel != nullptr) all.fallback_kernel = kernel.fallback_kernel;
   }

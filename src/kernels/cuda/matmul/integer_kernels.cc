@@ -10,9 +10,7 @@
 namespace octet::cuda {
 namespace {
 
-bool is_integer_product(const Graph& graph, const Node& node) {
-  if (product_form(node) == ProductForm::kNone) return false;
-  const Product p = product_of(graph, node);
+bool is_integer_product(const Product& p) {
   const bool x = p.a.dtype == DType::kE4M3 || is_wide_float(p.a.dtype);
   const bool scales = p.fp8() && (*p.a.scaling == ScaleLayout::kRow || *p.a.scaling == ScaleLayout::kTensor) &&
                       *p.b.scaling != ScaleLayout::kTile128;
@@ -32,16 +30,11 @@ const int8_t* zeros(const KernelArgs& args, const Product& p) { return at<const 
 
 }  // namespace
 
-bool accepts_int4(const Graph& graph, const Node& node) {
-  if (!is_integer_product(graph, node)) return false;
-  const Product p = product_of(graph, node);
-  return p.order == (p.a.dtype == DType::kE4M3 ? "wgmma_x8" : "wgmma_x16") &&
-         (p.a.dtype == DType::kE4M3 || p.a.dtype == DType::kBF16) &&
-         std::ranges::all_of(p.parts, [](int64_t columns) { return columns % 4 == 0; });
-}
-
-BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
+  const bool takes = is_integer_product(p) && p.order == (p.a.dtype == DType::kE4M3 ? "wgmma_x8" : "wgmma_x16") &&
+                     (p.a.dtype == DType::kE4M3 || p.a.dtype == DType::kBF16) &&
+                     std::ranges::all_of(p.parts, [](int64_t columns) { return columns % 4 == 0; });
+  if (!takes) return {};
   const int64_t group = scale_group(*p.b.scaling);
   Int4Product product{.m = p.m,
                       .n = p.n,
@@ -69,14 +62,8 @@ BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& no
   return bound;
 }
 
-bool accepts_integer_tiled(const Graph& graph, const Node& node) {
-  if (!is_integer_product(graph, node)) return false;
-  const Product p = product_of(graph, node);
-  return p.order.empty() && (p.c < 0 || (p.bias < 0 && p.parts.empty()));
-}
-
-BoundKernel bind_integer_tiled(DeviceContext&, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+BoundKernel bind_integer_tiled(DeviceContext&, const Graph&, const Node&, const Product& p) {
+  if (!is_integer_product(p) || !p.order.empty() || (p.c >= 0 && (p.bias >= 0 || !p.parts.empty()))) return {};
   const int64_t group = scale_group(*p.b.scaling);
   GemvPart parts[kGemvParts];
   const int count = fill_parts(p, parts);

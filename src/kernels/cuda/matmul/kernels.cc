@@ -22,8 +22,13 @@ constexpr double kWarnAboveFlops = 1e9;  // FLOPs of a product whose stand-in is
 
 // --- our own product
 
-BoundKernel bind_tiled(DeviceContext&, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+bool has_known_types(const Product& p) {
+  const auto operand = [](DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); };
+  return operand(p.a.dtype) && operand(p.b.dtype) && is_wide_float(p.out) &&
+         (p.bias < 0 || is_wide_float(p.bias_dtype)) && (p.c < 0 || p.bias < 0);
+}
+
+BoundKernel tiled_kernel(const Product& p) {
   const auto operand = [k = p.k, blocks = p.k_blocks()](const KernelArgs& args, const ProductOperand& x) {
     TiledOperand t{.operand = {args.in[x.input].data, x.dtype},
                    .outer_stride = x.k_inner ? k : 1,
@@ -70,7 +75,7 @@ BiasPlan bias_plan(const Product& p) {
   const bool native = p.bias_dtype == p.out && !(p.fp8() && p.out == DType::kF32);
   if (native) return BiasPlan::kEpilogue;
   if (p.out == DType::kF32) return p.c < 0 ? BiasPlan::kSpread : BiasPlan::kRefused;
-  return p.bias_fused ? BiasPlan::kConverted : BiasPlan::kRefused;
+  return p.bias_fused() ? BiasPlan::kConverted : BiasPlan::kRefused;
 }
 
 struct ScalingPair {
@@ -164,11 +169,6 @@ Layout layout_of(const Product& p) {
   return l;
 }
 
-int64_t workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
-  return scale_in_separate_kernel(p) ? kGemmWorkspace + 4 * p.m * p.n : layout_of(p).bytes;
-}
-
 // The product with the library's choice made; null when it has no kernel.
 std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
   auto gemm = std::make_shared<Gemm>(context, spec);
@@ -179,10 +179,10 @@ std::shared_ptr<Gemm> make_gemm(DeviceContext& context, const GemmSpec& spec) {
 }
 
 // The fallback where the library has no kernel: correct, and slow for large products.
-BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node& node, const GemmSpec& spec) {
+BoundKernel bind_fallback(const Node& node, const Product& p, const GemmSpec& spec) {
   if (2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k) > kWarnAboveFlops)
     log_warning("cuBLASLt has no kernel for the product {}: a slow one of ours runs instead", spec.key());
-  BoundKernel kernel = bind_tiled(context, graph, node);
+  BoundKernel kernel = tiled_kernel(p);
   kernel.fallback_kernel = node.op == Op::kMatmul         ? "matmul_tiled"
                            : node.op == Op::kScaledMatmul ? "scaled_matmul_tiled"
                                                           : "matmul_bias_tiled";
@@ -190,8 +190,7 @@ BoundKernel bind_fallback(DeviceContext& context, const Graph& graph, const Node
 }
 
 // One product with float32 results; a kernel of ours scales and rounds them and writes the parts.
-BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
+BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
   const GemmScaling scaling = p.fp8() ? GemmScaling(ScaleLayout::kTensor) : std::nullopt;
   const GemmSpec gemm_spec{.m = p.m,
                            .n = p.n,
@@ -204,12 +203,12 @@ BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, cons
                            .scaling_b = scaling};
   const auto gemm = make_gemm(context, gemm_spec);
   if (gemm == nullptr && !p.parts.empty()) {
-    BoundKernel kernel = bind_split(context, graph, node);
+    BoundKernel kernel = bind_split(context, graph, node, p);
     if (kernel.fallback_kernel == nullptr) kernel.fallback_kernel = "matmul_split";
     return kernel;
   }
-  if (gemm == nullptr) return bind_fallback(context, graph, node, gemm_spec);
-  return [p, gemm](const KernelArgs& args) {
+  if (gemm == nullptr) return bind_fallback(node, p, gemm_spec);
+  const auto run = [p, gemm](const KernelArgs& args) {
     const auto scale = [&](const ProductOperand& x, ScaleLayout scaling) {
       return x.scaling == scaling ? args.in[x.scale_input].as<float>() : nullptr;
     };
@@ -239,11 +238,13 @@ BoundKernel bind_separate_scale(DeviceContext& context, const Graph& graph, cons
     }
     launch_scale_result(result, args.stream);
   };
+  return {run, kGemmWorkspace + 4 * p.m * p.n};
 }
 
-BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
-  if (scale_in_separate_kernel(p)) return bind_separate_scale(context, graph, node);
+BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
+  if (p.form == ProductForm::kSlices || !has_known_types(p) || !runs_on_cublaslt(p)) return {};
+  if (!context.has_device()) return without_device();
+  if (scale_in_separate_kernel(p)) return bind_separate_scale(context, graph, node, p);
   const ScalingPair& pair = *scaling_pair(p);
   BiasPlan bias = bias_plan(p);
   GemmSpec spec{
@@ -274,8 +275,9 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
     spec.fast_accumulation = false;
     gemm = make_gemm(context, spec);
   }
-  if (gemm == nullptr) return bind_fallback(context, graph, node, spec);
-  return [p, bias, gemm, layout = layout_of(p)](const KernelArgs& args) {
+  if (gemm == nullptr) return bind_fallback(node, p, spec);
+  const Layout layout = layout_of(p);
+  const auto run = [p, bias, gemm, layout](const KernelArgs& args) {
     GemmOperands operands{.a = args.in[p.a.input].data,
                           .b = args.in[p.b.input].data,
                           .c = p.c >= 0 ? at(args.in, p.c) : args.out[0].data,
@@ -301,67 +303,45 @@ BoundKernel bind_cublaslt(DeviceContext& context, const Graph& graph, const Node
     }
     gemm->run(operands, args.stream);
   };
+  return {run, layout.bytes};
 }
 
-// --- rows
-
-bool has_known_types(const Product& p) {
-  const auto operand = [](DType dtype) { return is_wide_float(dtype) || is_fp8(dtype); };
-  return operand(p.a.dtype) && operand(p.b.dtype) && is_wide_float(p.out) &&
-         (p.bias < 0 || is_wide_float(p.bias_dtype)) && (p.c < 0 || p.bias < 0);
-}
-
-bool accepts_cublaslt(const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
-  return has_known_types(p) && runs_on_cublaslt(p);
-}
-// The rest. What the library has no kernel for after all is known when binding.
-bool accepts_tiled(const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
-  return has_known_types(p) && !runs_on_cublaslt(p);
-}
-
-bool accepts_fused_tiled(const Graph& graph, const Node& node) {
-  return product_form(node) == ProductForm::kBias && accepts_tiled(graph, node);
-}
-bool accepts_fused_cublaslt(const Graph& graph, const Node& node) {
-  return product_form(node) == ProductForm::kBias && accepts_cublaslt(graph, node);
+// The rest. What the library has no kernel for after all is known when binding to a device.
+BoundKernel bind_tiled(DeviceContext&, const Graph&, const Node&, const Product& p) {
+  const bool takes = p.form != ProductForm::kSlices && has_known_types(p) && !runs_on_cublaslt(p);
+  return takes ? tiled_kernel(p) : BoundKernel();
 }
 
 // The parts of a split with few rows come from one product: one by one they are too small to fill the device.
-bool accepts_few_split(const Graph& graph, const Node& node) {
-  if (!accepts_split(graph, node)) return false;
-  const Product p = product_of(graph, node);
-  const ScalingPair* pair = scaling_pair(p);
+BoundKernel bind_few_split(DeviceContext& context, const Graph& graph, const Node& node, const Product& p) {
+  const ScalingPair* pair = takes_split(p) ? scaling_pair(p) : nullptr;
   const bool scaled =
       pair != nullptr && pair->library_a != ScaleLayout::kRow128 && pair->library_a != ScaleLayout::kTile128;
-  return scaled && p.a.k_inner && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace &&
-         p.parts.size() <= kGemvParts && has_known_types(p) && runs_on_cublaslt(p) &&
-         std::all_of(p.parts.begin(), p.parts.end(), [](int64_t columns) { return columns % 4 == 0; });
-}
-int64_t few_split_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Product p = product_of(graph, node);
-  return std::max(kGemmWorkspace + 4 * p.m * p.n, split_workspace(context, graph, node));
+  const bool takes = scaled && p.a.k_inner && p.m <= kFewSplitRows && 4 * p.m * p.n <= kGemmWorkspace &&
+                     p.parts.size() <= kGemvParts && has_known_types(p) && runs_on_cublaslt(p) &&
+                     std::ranges::all_of(p.parts, [](int64_t columns) { return columns % 4 == 0; });
+  if (!takes) return {};
+  return context.has_device() ? bind_separate_scale(context, graph, node, p) : without_device();
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kMatmul, "matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kMatmul, "matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
-    {Op::kMatmul, "matmul_tiled", accepts_tiled, bind_tiled},
-    {Op::kScaledMatmul, "scaled_matmul_int8", accepts_int8, bind_int8},
-    {Op::kScaledMatmul, "scaled_matmul_int4", accepts_int4, bind_int4},
-    {Op::kScaledMatmul, "scaled_matmul_integer_tiled", accepts_integer_tiled, bind_integer_tiled},
-    {Op::kScaledMatmul, "scaled_matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kScaledMatmul, "scaled_matmul_cublaslt", accepts_cublaslt, bind_cublaslt, workspace},
-    {Op::kScaledMatmul, "scaled_matmul_tiled", accepts_tiled, bind_tiled},
-    {Op::kFusion, "matmul_int8", accepts_int8, bind_int8},
-    {Op::kFusion, "matmul_int4", accepts_int4, bind_int4},
-    {Op::kFusion, "matmul_integer_tiled", accepts_integer_tiled, bind_integer_tiled},
-    {Op::kFusion, "matmul_gemv", accepts_gemv, bind_gemv},
-    {Op::kFusion, "matmul_split_few", accepts_few_split, bind_separate_scale, few_split_workspace},
-    {Op::kFusion, "matmul_split", accepts_split, bind_split, split_workspace},
-    {Op::kFusion, "matmul_bias_cublaslt", accepts_fused_cublaslt, bind_cublaslt, workspace},
-    {Op::kFusion, "matmul_bias_tiled", accepts_fused_tiled, bind_tiled},
+    {Op::kMatmul, "matmul_gemv", bind_product<bind_gemv>},
+    {Op::kMatmul, "matmul_cublaslt", bind_product<bind_cublaslt>},
+    {Op::kMatmul, "matmul_tiled", bind_product<bind_tiled>},
+    {Op::kScaledMatmul, "scaled_matmul_int8", bind_product<bind_int8>},
+    {Op::kScaledMatmul, "scaled_matmul_int4", bind_product<bind_int4>},
+    {Op::kScaledMatmul, "scaled_matmul_integer_tiled", bind_product<bind_integer_tiled>},
+    {Op::kScaledMatmul, "scaled_matmul_gemv", bind_product<bind_gemv>},
+    {Op::kScaledMatmul, "scaled_matmul_cublaslt", bind_product<bind_cublaslt>},
+    {Op::kScaledMatmul, "scaled_matmul_tiled", bind_product<bind_tiled>},
+    {Op::kFusion, "matmul_int8", bind_product<bind_int8>},
+    {Op::kFusion, "matmul_int4", bind_product<bind_int4>},
+    {Op::kFusion, "matmul_integer_tiled", bind_product<bind_integer_tiled>},
+    {Op::kFusion, "matmul_gemv", bind_product<bind_gemv>},
+    {Op::kFusion, "matmul_split_few", bind_product<bind_few_split>},
+    {Op::kFusion, "matmul_split", bind_product<bind_split>},
+    {Op::kFusion, "matmul_bias_cublaslt", bind_product<bind_cublaslt>},
+    {Op::kFusion, "matmul_bias_tiled", bind_product<bind_tiled>},
 };
 
 }  // namespace

@@ -22,26 +22,29 @@ const Node* fused_product(const Graph& body) {
   return nullptr;
 }
 
-ProductForm product_form(const Node& node) {
+namespace {
+
+std::optional<ProductForm> form_of(const Node& node) {
   if (node.op != Op::kFusion) return ProductForm::kAlone;
   const Graph& body = *node.body;
   const Node* product = fused_product(body);
-  if (product == nullptr) return ProductForm::kNone;
-  ProductForm form = ProductForm::kNone;
+  std::optional<ProductForm> form;
   for (const Node& member : body.nodes()) {
     if (member.op == Op::kInput || &member == product) continue;
-    const bool reads = member.inputs[0].result == 0 && &body.node(member.inputs[0]) == product;
-    const ProductForm as = member.op == Op::kSlice ? ProductForm::kSlices : ProductForm::kBias;
-    const bool first = form == ProductForm::kNone;
-    if (!reads || (member.op != Op::kSlice && !is_bias(body, member)) || (!first && as != ProductForm::kSlices) ||
-        (!first && form != as))
-      return ProductForm::kNone;
-    form = as;
+    const bool sliced = member.op == Op::kSlice;
+    const bool reads = product != nullptr && member.inputs[0].result == 0 && &body.node(member.inputs[0]) == product;
+    const bool follows = !form || (sliced && form == ProductForm::kSlices);
+    if (!reads || !follows || (!sliced && !is_bias(body, member))) return std::nullopt;
+    form = sliced ? ProductForm::kSlices : ProductForm::kBias;
   }
   return form;
 }
 
-Product product_of(const Graph& graph, const Node& node) {
+}  // namespace
+
+std::optional<Product> product_of(const Graph& graph, const Node& node) {
+  const std::optional<ProductForm> form = form_of(node);
+  if (!form) return std::nullopt;
   const bool fused = node.op == Op::kFusion;
   const Graph& g = fused ? *node.body : graph;
   const Node& product = fused ? *fused_product(g) : node;
@@ -52,7 +55,8 @@ Product product_of(const Graph& graph, const Node& node) {
   const bool trans_a = product.attr<bool>("trans_a");
   const bool trans_b = product.attr<bool>("trans_b");
   const Shape &left = g.shape(product.inputs[0]), &right = g.shape(product.inputs[b]);
-  Product p{.m = trans_a ? left.cols() : left.rows(),
+  Product p{.form = *form,
+            .m = trans_a ? left.cols() : left.rows(),
             .n = trans_b ? right.rows() : right.cols(),
             .k = trans_a ? left.rows() : left.cols(),
             .out = node.results[0].dtype,
@@ -71,14 +75,12 @@ Product product_of(const Graph& graph, const Node& node) {
   }
   if (scaled && product.inputs.size() > 5 && product.inputs[5].exists()) p.zero = static_cast<int>(input(product, 5));
   p.order = product.attrs.get_or<std::string>("order", "");
-  const ProductForm form = product_form(node);
   if (form == ProductForm::kSlices) {
     for (const TensorType& part : node.results) p.parts.push_back(part.shape.cols());
   } else if (form == ProductForm::kBias) {
     const Node& bias = g.nodes().back();
     p.bias = static_cast<int>(input(bias, 1));
     p.bias_dtype = g.dtype(bias.inputs[1]);
-    p.bias_fused = true;
   }
   return p;
 }

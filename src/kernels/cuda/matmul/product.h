@@ -21,52 +21,53 @@ struct ProductOperand {
   std::optional<ScaleLayout> scaling = {};  // of FP8 codes
 };
 
+// How a node holds a product: alone, or a fusion of it and a bias, or of it and slices of its columns.
+enum class ProductForm : uint8_t { kAlone, kBias, kSlices };
+
 struct Product {
+  ProductForm form = ProductForm::kAlone;
   int64_t m = 0, n = 0, k = 0;
   ProductOperand a, b;
   DType out = DType::kBF16;
   int c = -1, bias = -1;  // inputs: [M, N] in the result's type, [N]; -1: none
   DType bias_dtype = DType::kF32;
-  bool bias_fused = false;          // by the fusion: may round once more (docs/numerics.md)
   bool forward = false;             // role fprop
   bool tf32 = false;                // float32 operands may be rounded to TF32
   std::vector<int64_t> parts = {};  // columns of each result; empty: one result
   int zero = -1;                    // input: zero points of b's integer codes
   std::string order = {};           // of b's integer codes (kernels/common/code_order.h)
 
+  bool bias_fused() const { return form == ProductForm::kBias; }  // may round once more (docs/numerics.md)
   bool fp8() const { return a.scaling.has_value(); }
   int64_t k_blocks() const { return (k + 127) / 128; }
 };
 
-// Of a node; kNone: a fusion of anything else.
-enum class ProductForm : uint8_t { kNone, kAlone, kBias, kSlices };
-ProductForm product_form(const Node& node);
 const Node* fused_product(const Graph& body);  // the member that is the product, or null
 
-Product product_of(const Graph& graph, const Node& node);
+std::optional<Product> product_of(const Graph& graph, const Node& node);  // none: a fusion of anything else
+
+// A node's kernel, if it is a product and kBind takes that.
+using BindProduct = BoundKernel (*)(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
+template <BindProduct kBind>
+BoundKernel bind_product(DeviceContext& context, const Graph& graph, const Node& node) {
+  const std::optional<Product> p = product_of(graph, node);
+  return p ? kBind(context, graph, node, *p) : BoundKernel();
+}
 
 // --- entries, each for any of the forms
-bool accepts_gemv(const Graph& graph, const Node& node);  // any of the forms; fusions of other kinds: false
-BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node);
-
+BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
 // Codes of int8 on both sides, a scale a row or tensor: exact sums, so the same bits for any number of rows.
-bool accepts_int8(const Graph& graph, const Node& node);
-BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node);
-
+BoundKernel bind_int8(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
 // Weights in integer codes.
-bool accepts_int4(const Graph& graph, const Node& node);
-BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node);
-bool accepts_integer_tiled(const Graph& graph, const Node& node);
-BoundKernel bind_integer_tiled(DeviceContext& context, const Graph& graph, const Node& node);
+BoundKernel bind_int4(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
+BoundKernel bind_integer_tiled(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
+// matmul_split with any number of rows: a product for each part.
+BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& node, const Product& p);
+bool takes_split(const Product& p);
 
 // Whether nothing in this graph writes the value: a weight, which may be read before the kernels ahead have ended; and
 // the same of weights, their scales and a bias.
 bool is_constant_state(const Graph& graph, Value value);
 bool weights_ready(const Graph& graph, const Node& node, const Product& p);
-
-// matmul_split with any number of rows: a product for each part.
-bool accepts_split(const Graph& graph, const Node& node);
-int64_t split_workspace(DeviceContext& context, const Graph& graph, const Node& node);
-BoundKernel bind_split(DeviceContext& context, const Graph& graph, const Node& node);
 
 }  // namespace octet::cuda

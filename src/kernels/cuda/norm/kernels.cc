@@ -13,7 +13,7 @@ namespace {
 
 bool is_layer(const Node& node) { return node.op == Op::kLayerNorm || node.op == Op::kLayerNormGrad; }
 
-bool accepts_norm(const Graph& graph, const Node& node) {
+bool has_types(const Graph& graph, const Node& node) {
   return is_f32_or_bf16(node.results[0].dtype) && std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value input) {
            return is_f32_or_bf16(graph.dtype(input));
          });
@@ -30,10 +30,6 @@ NormForward describe_norm(DeviceContext& context, const Graph& graph, const Node
                    .counters = context.counters()};
   if (call.layer) call.bias_dtype = graph.dtype(norm.inputs[2]);
   return call;
-}
-
-NormPlan plan_of(const DeviceContext& context, const NormForward& call, bool adds) {
-  return choose(NormDesc{.rows = call.rows, .cols = call.cols, .dtype = call.dtype, .adds = adds}, context.facts());
 }
 
 // Positions among the arguments; -1: not there.
@@ -82,7 +78,9 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
     fixed.quantize.format = quantize->results[0].dtype;
     fixed.quantize.formula = scale_formula(*quantize, fixed.quantize.format);
   }
-  const NormPlan plan = plan_of(context, fixed, where.addend >= 0);
+  const NormPlan plan =
+      choose(NormDesc{.rows = fixed.rows, .cols = fixed.cols, .dtype = fixed.dtype, .adds = where.addend >= 0},
+             context.facts());
   const auto call_of = [fixed, where, summed = ranks.bytes](const KernelArgs& args) {
     NormForward call = fixed;
     call.x = at(args.in, where.x), call.addend = at(args.in, where.addend);
@@ -109,26 +107,8 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
 }
 
 BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!has_types(graph, node)) return {};
   return bind_norm_at(context, graph, node, nullptr, NormPlaces(is_layer(node)));
-}
-
-NormGradient describe_gradient(const Graph& graph, const Node& node) {
-  return {.dtype = node.results[0].dtype,
-          .weight_dtype = graph.dtype(node.inputs[1]),
-          .layer = is_layer(node),
-          .rows = node.results[0].shape.rows(),
-          .cols = node.results[0].shape.cols()};
-}
-
-NormGradientPlan gradient_plan(const DeviceContext& context, const Node& grad, bool adds) {
-  const TensorType& dx = grad.results[0];
-  return choose_norm_gradient({.rows = dx.shape.rows(), .cols = dx.shape.cols(), .dtype = dx.dtype, .adds = adds},
-                              context.facts());
-}
-
-int64_t gradient_workspace(DeviceContext& context, const Graph&, const Node& node) {
-  return norm_gradient_scratch(gradient_plan(context, node, false), node.results[0].shape.cols(),
-                               is_layer(node) ? 2 : 1);
 }
 
 // Positions among the arguments; -1: not there.
@@ -148,10 +128,19 @@ struct GradientPlaces {
         dbias(layer ? result(2) : -1) {}
 };
 
-BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const Node& grad,
-                             const GradientPlaces& where) {
-  const NormGradientPlan plan = gradient_plan(context, grad, where.addend >= 0);
-  return {[call = describe_gradient(graph, grad), where, plan](const KernelArgs& args) mutable {
+BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const Node& grad, const GradientPlaces& where,
+                             bool column_sum = false) {
+  const TensorType& dx = grad.results[0];
+  const NormGradientPlan plan = choose_norm_gradient(
+      {.rows = dx.shape.rows(), .cols = dx.shape.cols(), .dtype = dx.dtype, .adds = where.addend >= 0},
+      context.facts());
+  const int sums = (is_layer(grad) ? 2 : 1) + (column_sum ? 1 : 0);
+  const NormGradient fixed{.dtype = dx.dtype,
+                           .weight_dtype = graph.dtype(grad.inputs[1]),
+                           .layer = is_layer(grad),
+                           .rows = dx.shape.rows(),
+                           .cols = dx.shape.cols()};
+  return {[call = fixed, where, plan](const KernelArgs& args) mutable {
             call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
             call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
             call.addend = at(args.in, where.addend);
@@ -161,10 +150,11 @@ BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const N
             call.partials = reinterpret_cast<float*>(args.workspace.data());
             launch_norm_gradient(call, plan, args.stream);
           },
-          [plan](const KernelArgs&) { return to_string(plan); }};
+          [plan](const KernelArgs&) { return to_string(plan); }, norm_gradient_scratch(plan, dx.shape.cols(), sums)};
 }
 
 BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
+  if (!has_types(graph, node)) return {};
   const auto same = [](int i) { return i; };
   return bind_gradient_at(context, graph, node, {is_layer(node), same, same});
 }
@@ -177,75 +167,63 @@ bool same_types(const Graph& graph, const Node& node) {
 }
 
 // (all_reduce,) (add,) norm (, quantize or amax)
-bool accepts_norm_fusion(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = chain_of(node, Producer::kNorm);
-  if (!chain || chain->sinks[0].column_sum != nullptr) return false;
-  const FusionBody body(node);
-  if (!accepts_norm(body.graph(), *chain->core) || !norm_fits_registers(chain->core->results[0].shape.cols()))
+bool takes_norm_fusion(const FusionBody& body, const Chain& chain) {
+  if (chain.sinks[0].column_sum != nullptr || !has_types(body.graph(), *chain.core) ||
+      !norm_fits_registers(chain.core->results[0].shape.cols()))
     return false;
-  if (chain->residual != nullptr && !same_types(body.graph(), *chain->residual)) return false;
-  if (chain->rank_sum != nullptr && chain->rank_sum->results[0] != chain->core->results[0]) return false;
-  const Node* quantize = chain->sinks[0].quantize;
+  if (chain.residual != nullptr && !same_types(body.graph(), *chain.residual)) return false;
+  if (chain.rank_sum != nullptr && chain.rank_sum->results[0] != chain.core->results[0]) return false;
+  const Node* quantize = chain.sinks[0].quantize;
   if (quantize == nullptr) return true;
   const ScaleLayout scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
   const bool transposed = body.result(*quantize, 2) >= 0 || body.result(*quantize, 3) >= 0;
   if (scaling == ScaleLayout::kTensor && body.input(*quantize, 1) < 0) return false;
   if (quantize->results[0].dtype == DType::kI8 && scaling != ScaleLayout::kRow) return false;
-  return chain->sinks[0].amax == nullptr && scaling != ScaleLayout::kTile128 &&
+  return chain.sinks[0].amax == nullptr && scaling != ScaleLayout::kTile128 &&
          !(scaling == ScaleLayout::kRow && transposed);
 }
 
-int64_t norm_fusion_workspace(DeviceContext&, const Graph&, const Node& node) {
-  const Chain chain = chain_of(node, Producer::kNorm).value();
-  return (chain.sinks[0].quantize == nullptr ? 0 : 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)}) +
-         (chain.rank_sum == nullptr ? 0 : chain.rank_sum->results[0].bytes());
-}
-
-BoundKernel bind_norm_fusion(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = chain_of(node, Producer::kNorm).value();
+BoundKernel bind_norm_fusion(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Chain& chain = *fusion.chain;
+  if (!takes_norm_fusion(body, chain)) return {};
   RankSum ranks;
   if (chain.rank_sum != nullptr) {
-    ranks.group = &context.ranks().group(parse_axes(chain.rank_sum->attr<std::string>("over")));
+    if (context.has_device())
+      ranks.group = &context.ranks().group(parse_axes(chain.rank_sum->attr<std::string>("over")));
     ranks.bytes = chain.rank_sum->results[0].bytes();
   }
-  return bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain), ranks);
+  BoundKernel kernel =
+      bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain), ranks);
+  kernel.workspace = ranks.bytes;
+  if (chain.sinks[0].quantize != nullptr)
+    kernel.workspace += 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)};
+  return kernel;
 }
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
-bool accepts_gradient_fusion(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = chain_of(node, Producer::kNormGrad);
-  return chain && chain->residual != nullptr && chain->sinks[0].quantize == nullptr &&
-         accepts_norm(*node.body, *chain->core) && same_types(*node.body, *chain->residual) &&
-         norm_fits_registers(chain->core->results[0].shape.cols());
-}
-
-int64_t gradient_fusion_workspace(DeviceContext& context, const Graph& graph, const Node& node) {
-  const Chain chain = chain_of(node, Producer::kNormGrad).value();
-  const Shape& shape = chain.core->results[0].shape;
-  const int sums = (is_layer(*chain.core) ? 2 : 1) + (chain.sinks[0].column_sum != nullptr ? 1 : 0);
-  return norm_gradient_scratch(gradient_plan(context, *chain.core, true), shape.cols(), sums);
-}
-
-BoundKernel bind_gradient_fusion(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = chain_of(node, Producer::kNormGrad).value();
+BoundKernel bind_gradient_fusion(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Chain& chain = *fusion.chain;
+  if (chain.residual == nullptr || chain.sinks[0].quantize != nullptr || !has_types(body.graph(), *chain.core) ||
+      !same_types(body.graph(), *chain.residual) || !norm_fits_registers(chain.core->results[0].shape.cols()))
+    return {};
   const Node &grad = *chain.core, &add = *chain.residual;
   GradientPlaces where(
       is_layer(grad), [&](size_t slot) { return body.input(grad, slot); },
       [&](int result) { return body.result(grad, result); });
   where.addend = body.input(add, body.reads(add, 0, grad) ? 1 : 0), where.sum = body.result(add, 0);
   where.amax = body.result(chain.sinks[0].amax), where.column_sum = body.result(chain.sinks[0].column_sum);
-  return bind_gradient_at(context, body.graph(), grad, where);
+  return bind_gradient_at(context, body.graph(), grad, where, chain.sinks[0].column_sum != nullptr);
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kLayerNorm, "layer_norm_rows", accepts_norm, bind_norm},
-    {Op::kRmsNorm, "rms_norm_rows", accepts_norm, bind_norm},
-    {Op::kLayerNormGrad, "layer_norm_grad_rows", accepts_norm, bind_gradient, gradient_workspace},
-    {Op::kRmsNormGrad, "rms_norm_grad_rows", accepts_norm, bind_gradient, gradient_workspace},
-    {Op::kFusion, "norm_fusion", accepts_norm_fusion, bind_norm_fusion, norm_fusion_workspace},
-    {Op::kFusion, "norm_gradient_fusion", accepts_gradient_fusion, bind_gradient_fusion, gradient_fusion_workspace},
+    {Op::kLayerNorm, "layer_norm_rows", bind_norm},
+    {Op::kRmsNorm, "rms_norm_rows", bind_norm},
+    {Op::kLayerNormGrad, "layer_norm_grad_rows", bind_gradient},
+    {Op::kRmsNormGrad, "rms_norm_grad_rows", bind_gradient},
+    {{Producer::kNorm}, "norm_fusion", bind_norm_fusion},
+    {{Producer::kNormGrad}, "norm_gradient_fusion", bind_gradient_fusion},
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts_update(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
+bool takes_update(const Graph& graph, const Node& node) { return is_f32_or_bf16(graph.dtype(node.inputs[1])); }
 
 UpdateTable step_of(const Node& node) {
   UpdateTable table;
@@ -54,8 +54,14 @@ ScalarPlaces scalars_of(const Node& update, const Input& input) {
   return {input(first), input(first + 1), input(first + 2), input(first + 3)};
 }
 
+// workspace: LAMB's trust ratios, and two float64 for every piece of its parameters.
 BoundKernel bind_members(const Node& first, std::vector<Member> members, const ScalarPlaces& scalars) {
-  return [op = first.op, step = step_of(first), members = std::move(members), scalars](const KernelArgs& args) mutable {
+  int64_t pieces = 0;
+  if (first.op == Op::kLamb)
+    for (const Member& m : members) pieces += (m.count + kLambPiece - 1) / kLambPiece;
+  const int64_t workspace = pieces == 0 ? 0 : kLambTrustBytes + pieces * int64_t{2 * sizeof(double)};
+  auto run = [op = first.op, step = step_of(first), members = std::move(members),
+              scalars](const KernelArgs& args) mutable {
     const auto in = [&](int i) { return at<const float>(args.in, i); };
     const auto out = [&](int i) { return at<float>(args.out, i); };
     step.count = 0;
@@ -80,24 +86,14 @@ BoundKernel bind_members(const Node& first, std::vector<Member> members, const S
       default: return launch_adamw(step, args.stream);
     }
   };
+  return {std::move(run), workspace};
 }
 
 BoundKernel bind_update(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!takes_update(graph, node)) return {};
   const auto input = [&](int slot) { return slot < static_cast<int>(node.inputs.size()) ? slot : -1; };
   const auto result = [](int index) { return index; };
   return bind_members(node, {member_of(graph, node, input, result)}, scalars_of(node, input));
-}
-
-int64_t lamb_pieces(const Node& node) {
-  return node.op == Op::kLamb ? (node.results[0].shape.elements() + kLambPiece - 1) / kLambPiece : 0;
-}
-
-// LAMB's trust ratios, and two float64 for every piece of its parameters.
-int64_t update_workspace(DeviceContext&, const Graph&, const Node& node) {
-  int64_t pieces = lamb_pieces(node);
-  if (node.op == Op::kFusion)
-    for (const Node& member : node.body->nodes()) pieces += lamb_pieces(member);
-  return pieces == 0 ? 0 : kLambTrustBytes + pieces * static_cast<int64_t>(2 * sizeof(double));
 }
 
 // --- groups (passes/group_updates.h): several parameters, with casts and amaxes of what they become
@@ -108,25 +104,16 @@ bool reads_new_param(const Graph& body, const Node& reader) {
          is_optimizer_update(body.node(reader.inputs[0]).op);
 }
 
-bool accepts_group(const Graph&, const Node& node) {
-  int updates = 0;
-  std::optional<Op> op;
-  for (const Node& member : node.body->nodes()) {
-    if (member.op == Op::kInput || reads_new_param(*node.body, member)) continue;
-    if (!is_optimizer_update(member.op) || member.op != op.value_or(member.op)) return false;
-    if (++updates > kUpdateEntries || !accepts_update(*node.body, member)) return false;
-    op = member.op;
-  }
-  return updates > 0;
-}
-
-BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
+BoundKernel bind_group(DeviceContext&, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
   std::vector<Member> members;
   const Node* first = nullptr;
   for (const Node& update : body.graph().nodes()) {
-    if (!is_optimizer_update(update.op)) continue;
+    if (update.op == Op::kInput || reads_new_param(body.graph(), update)) continue;
     if (first == nullptr) first = &update;
+    if (!is_optimizer_update(update.op) || update.op != first->op || !takes_update(body.graph(), update) ||
+        std::ssize(members) == kUpdateEntries)
+      return {};
     const auto input = [&](int slot) { return body.input(update, static_cast<size_t>(slot)); };
     Member& member = members.emplace_back(
         member_of(body.graph(), update, input, [&](int index) { return body.result(update, index); }));
@@ -135,27 +122,18 @@ BoundKernel bind_group(DeviceContext&, const Graph&, const Node& node) {
       if (body.reads(reader, 0, update)) (reader.op == Op::kCast ? member.copy : member.amax) = body.result(reader, 0);
     }
   }
+  if (first == nullptr) return {};
   const ScalarPlaces scalars =
       scalars_of(*first, [&](int slot) { return body.input(*first, static_cast<size_t>(slot)); });
   return bind_members(*first, std::move(members), scalars);
 }
 
-bool accepts_squares(const Graph& graph, const Node& node) {
-  return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return is_f32_or_bf16(graph.dtype(v)); });
-}
-
-int64_t square_launches(const Node& node) {
-  return (static_cast<int64_t>(node.inputs.size()) + kSquareInputs - 1) / kSquareInputs;
-}
-
-int64_t square_workspace(DeviceContext&, const Graph&, const Node& node) {
-  return square_launches(node) * kSquareBlocks * static_cast<int64_t>(sizeof(double));
-}
-
-BoundKernel bind_squares(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_squares(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!std::ranges::all_of(node.inputs, [&](Value v) { return is_f32_or_bf16(graph.dtype(v)); })) return {};
+  const int64_t launches = (std::ssize(node.inputs) + kSquareInputs - 1) / kSquareInputs;
   std::vector<bool> counted;
   for (size_t i = 0; i < node.inputs.size(); ++i) counted.push_back(is_counted(node, i));
-  return [launches = square_launches(node), counted = std::move(counted)](const KernelArgs& args) {
+  const auto run = [launches, counted = std::move(counted)](const KernelArgs& args) {
     auto* partials = reinterpret_cast<double*>(args.workspace.data());
     for (int64_t launch = 0; launch < launches; ++launch) {
       const auto begin = static_cast<size_t>(launch * kSquareInputs);
@@ -171,6 +149,7 @@ BoundKernel bind_squares(DeviceContext&, const Graph&, const Node& node) {
     }
     launch_square_join(partials, launches, args.out[0].as<double>(), args.stream);
   };
+  return {run, launches * kSquareBlocks * int64_t{sizeof(double)}};
 }
 
 BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
@@ -181,12 +160,12 @@ BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kAdamw, "adamw", accepts_update, bind_update},
-    {Op::kSgd, "sgd", accepts_update, bind_update},
-    {Op::kLamb, "lamb", accepts_update, bind_update, update_workspace},
-    {Op::kFusion, "update_group", accepts_group, bind_group, update_workspace},
-    {Op::kSquareSum, "square_sum_pieces", accepts_squares, bind_squares, square_workspace},
-    {Op::kClipFactor, "clip_factor", accepts_always, bind_clip},
+    {Op::kAdamw, "adamw", bind_update},
+    {Op::kSgd, "sgd", bind_update},
+    {Op::kLamb, "lamb", bind_update},
+    {{Producer::kUpdate}, "update_group", bind_group},
+    {Op::kSquareSum, "square_sum_pieces", bind_squares},
+    {Op::kClipFactor, "clip_factor", bind_clip},
 };
 
 }  // namespace

@@ -10,9 +10,8 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts(const Graph& graph, const Node& node) { return is_wide_float(node.results[0].dtype); }
-
-std::shared_ptr<const double> upload(const std::vector<double>& values) {
+std::shared_ptr<const double> upload(DeviceContext& context, const std::vector<double>& values) {
+  if (!context.has_device()) return nullptr;
   void* data = nullptr;
   const size_t bytes = values.size() * sizeof(double);
   check_cuda(cudaMalloc(&data, bytes), "allocating the frequencies of rope");
@@ -28,9 +27,9 @@ struct BoundRope {
 };
 
 // Computes the frequencies and uploads them.
-BoundRope rope_of_node(const Node& node) {
+BoundRope rope_of_node(DeviceContext& context, const Node& node) {
   const std::vector<double> values = rope_frequencies(node);
-  BoundRope rope{.plan = {}, .frequencies = upload(values)};
+  BoundRope rope{.plan = {}, .frequencies = upload(context, values)};
   rope.plan.tokens = static_cast<int>(node.results[0].shape.rows());
   rope.plan.heads = static_cast<int>(node.attrs.get<int64_t>("heads"));
   rope.plan.dim = static_cast<int>(node.attrs.get<int64_t>("head_dim"));
@@ -43,35 +42,29 @@ BoundRope rope_of_node(const Node& node) {
 }
 
 BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
-  return [rope = rope_of_node(node), dtype = node.results[0].dtype,
+  if (!is_wide_float(node.results[0].dtype)) return {};
+  return [rope = rope_of_node(context, node), dtype = node.results[0].dtype,
           sm_count = context.sm_count()](const KernelArgs& args) {
     launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, nullptr, nullptr,
                 sm_count, args.stream);
   };
 }
 
-bool accepts_amax(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = chain_of(node, Producer::kRope);
-  return chain && chain->sinks[0].amax != nullptr && chain->sinks[0].quantize == nullptr &&
-         chain->sinks[0].column_sum == nullptr && accepts(*node.body, *chain->core);
-}
-
-BoundKernel bind_amax(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = chain_of(node, Producer::kRope).value();
-  const Node &member = *chain.core, &reduce = *chain.sinks[0].amax;
+BoundKernel bind_amax(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Sinks& sinks = fusion.chain->sinks[0];
+  const Node& member = *fusion.chain->core;
+  const TensorType& type = member.results[0];
+  if (sinks.amax == nullptr || sinks.quantize != nullptr || sinks.column_sum != nullptr || !is_wide_float(type.dtype))
+    return {};
   const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
-  const int y = body.result(member, 0), amax = body.result(reduce, 0);
-  return [=, sm_count = context.sm_count(), rope = rope_of_node(member),
-          dtype = member.results[0].dtype](const KernelArgs& args) {
+  const int y = body.result(member, 0), amax = body.result(sinks.amax);
+  const auto run = [=, sm_count = context.sm_count(), rope = rope_of_node(context, member),
+                    dtype = type.dtype](const KernelArgs& args) {
     launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), at(args.out, y),
                 at<float>(args.out, amax), reinterpret_cast<uint32_t*>(args.workspace.data()), sm_count, args.stream);
   };
-}
-
-int64_t amax_workspace(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  return body.member(Op::kRope)->results[0].shape.rows() * int64_t{sizeof(uint32_t)};
+  return {run, type.shape.rows() * int64_t{sizeof(uint32_t)}};
 }
 
 // --- the scatter_rowss of a layer's keys and values as one kernel, with the ropes of queries and keys before them or
@@ -159,9 +152,7 @@ int group_width(const Node& append) {
   return static_cast<int>(append.results[0].shape.cols() / groups);
 }
 
-bool accepts_append(const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Members members(body);
+bool takes_append(const FusionBody& body, const Members& members) {
   if (!members.known) return false;
   const Node *q = members.rope_q, *k = members.rope_k;
   const Node &append_k = *members.append_k, &append_v = *members.append_v;
@@ -184,16 +175,17 @@ bool accepts_append(const Graph&, const Node& node) {
          rope_scatter_rows_fits(static_cast<int>(rotary / 2), static_cast<int>(dim), cache.dtype);
 }
 
-BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) {
-  const FusionBody body(node);
+BoundKernel bind_append(DeviceContext& context, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
   const Members members(body);
+  if (!takes_append(body, members)) return {};
   const Node *rope_q = members.rope_q, *rope_k = members.rope_k;
   const Append k(body, *members.append_k), v(body, *members.append_v);
   const TensorType& cache = members.append_k->results[0];
   BoundRope rope;
   RopeAppendPlan plan{.kv_heads = 1, .slots = cache.shape.rows(), .cache = cache.dtype};
   if (rope_q != nullptr) {
-    rope = rope_of_node(*rope_q);
+    rope = rope_of_node(context, *rope_q);
     plan.rope = rope.plan;
     plan.kv_heads = static_cast<int>(rope_k->attrs.get<int64_t>("heads"));
   } else {
@@ -229,9 +221,9 @@ BoundKernel bind_append(DeviceContext& context, const Graph&, const Node& node) 
   };
 }
 
-constexpr KernelEntry kKernels[] = {{Op::kRope, "rope_rows", accepts, bind},
-                                    {Op::kFusion, "rope_amax", accepts_amax, bind_amax, amax_workspace},
-                                    {Op::kFusion, "rope_scatter_rows", accepts_append, bind_append}};
+constexpr KernelEntry kKernels[] = {{Op::kRope, "rope_rows", bind},
+                                    {{Producer::kRope}, "rope_amax", bind_amax},
+                                    {{Producer::kScatterRows}, "rope_scatter_rows", bind_append}};
 
 }  // namespace
 

@@ -16,20 +16,15 @@ ScaleFormula formula_of(const Node& node) {
   return scale_formula(node, parse_dtype(node.attrs.get<std::string>("format")));
 }
 
-bool accepts_quantize(const Graph& graph, const Node& node) {
+bool takes_quantize(const Graph& graph, const Node& node) {
   const int64_t group = scale_group(parse_scale_layout(node.attrs.get<std::string>("scaling")));
   const DType format = node.results[0].dtype;
   return is_f32_or_bf16(graph.dtype(node.inputs[0])) && (is_fp8(format) || format == DType::kI8) &&
          group % kScaleBlock == 0;
 }
 
-// kRow wants the amaxes of the columns first when its transposed results are used.
-int64_t quantize_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  const bool by_row = parse_scale_layout(node.attrs.get<std::string>("scaling")) == ScaleLayout::kRow;
-  return by_row ? graph.shape(node.inputs[0]).cols() * static_cast<int64_t>(sizeof(uint32_t)) : 0;
-}
-
-BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
+BoundKernel bind_quantize(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!takes_quantize(graph, node)) return {};
   const ScaleLayout grouping = parse_scale_layout(node.attrs.get<std::string>("scaling"));
   const auto job_of = [grouping, formula = formula_of(node)](const KernelArgs& args) {
     return QuantizeJob{.rows = args.in[0].shape().rows(),
@@ -52,18 +47,16 @@ BoundKernel bind_quantize(DeviceContext&, const Graph&, const Node& node) {
           [grouping, job_of](const KernelArgs& args) {
             const QuantizeDesc desc = describe_quantize(job_of(args), grouping, args.in[0].data);
             return to_string(desc, choose_quantize(desc));
-          }};
+          },
+          // kRow wants the amaxes of the columns first when its transposed results are used.
+          grouping == ScaleLayout::kRow ? graph.shape(node.inputs[0]).cols() * int64_t{sizeof(uint32_t)} : 0};
 }
 
 // A tensor's scale made from its amax on the way: every block makes it, the first one stores it.
-bool accepts_scale_quantize(const Graph&, const Node& node) {
-  const std::optional<Chain> chain = chain_of(node, Producer::kPlain);
-  return chain && chain->scale != nullptr && accepts_quantize(*node.body, *chain->sinks[0].quantize);
-}
-
-BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
-  const Chain chain = chain_of(node, Producer::kPlain).value();
+BoundKernel bind_scale_quantize(DeviceContext&, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Chain& chain = *fusion.chain;
+  if (chain.scale == nullptr || !takes_quantize(body.graph(), *chain.sinks[0].quantize)) return {};
   const Node &scale = *chain.scale, &quantize = *chain.sinks[0].quantize;
   const int x = body.input(quantize, 0), amax = body.input(scale, 0);
   const int made_scale = body.result(scale, 0), made_scale_inv = body.result(scale, 1);
@@ -82,7 +75,7 @@ BoundKernel bind_scale_quantize(DeviceContext&, const Graph&, const Node& node) 
   };
 }
 
-bool accepts_f32(const Graph& graph, const Node& node) {
+bool are_f32(const Graph& graph, const Node& node) {
   return std::all_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return graph.dtype(v) == DType::kF32; });
 }
 
@@ -134,43 +127,34 @@ bool is_group(const Node& node, Op op, int most) {
   int members = 0;
   for (const Node& member : node.body->nodes()) {
     if (member.op == Op::kInput) continue;
-    if (member.op != op || ++members > most || !accepts_f32(*node.body, member)) return false;
+    if (member.op != op || ++members > most || !are_f32(*node.body, member)) return false;
   }
   return members > 0;
 }
 
-bool accepts_scales_group(const Graph&, const Node& node) {
-  if (!is_group(node, Op::kUpdateScales, kScaleEntries)) return false;
-  std::vector<Value> finite;  // one for all members, or none
-  for (const Node& member : node.body->nodes()) {
-    if (member.op == Op::kUpdateScales) finite.push_back(member.inputs.size() > 2 ? member.inputs[2] : Value::none());
-  }
-  return std::all_of(finite.begin(), finite.end(), [&](Value value) { return value == finite[0]; });
-}
-
-BoundKernel bind_scales_group(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
+BoundKernel bind_scales_group(DeviceContext&, const Fusion& fusion) {
+  if (!is_group(fusion.node, Op::kUpdateScales, kScaleEntries)) return {};
+  const FusionBody& body = fusion.body;
   std::vector<ScaleMember> members;
   ScaleTable table;
-  int finite = -1;
+  std::optional<Value> finite;  // one for all members, or none
   for (const Node& member : body.graph().nodes()) {
     if (member.op != Op::kUpdateScales) continue;
     table = update_of(member);
-    if (member.inputs.size() > 2) finite = body.input(member, 2);
+    const Value own = member.inputs.size() > 2 ? member.inputs[2] : Value::none();
+    if (own != finite.value_or(own)) return {};
+    finite = own;
     members.push_back({body.input(member, 0), body.input(member, 1), body.result(member, 0), body.result(member, 1),
                        body.result(member, 2), formula_of(member).max});
   }
-  return bind_members(table, members, finite);
+  return bind_members(table, members, body.input(*finite));
 }
 
-bool accepts_maximum_group(const Graph&, const Node& node) {
-  const TensorType one{DType::kF32, {1}};
-  if (!is_group(node, Op::kMaximum, kMaximumEntries)) return false;
-  return std::all_of(node.results.begin(), node.results.end(), [&](const TensorType& type) { return type == one; });
-}
-
-BoundKernel bind_maximum_group(DeviceContext&, const Graph&, const Node& node) {
-  const FusionBody body(node);
+BoundKernel bind_maximum_group(DeviceContext&, const Fusion& fusion) {
+  const auto is_one = [](const TensorType& type) { return type == TensorType{DType::kF32, {1}}; };
+  if (!is_group(fusion.node, Op::kMaximum, kMaximumEntries) || !std::ranges::all_of(fusion.node.results, is_one))
+    return {};
+  const FusionBody& body = fusion.body;
   std::vector<std::array<int, 3>> members;
   for (const Node& member : body.graph().nodes()) {
     if (member.op == Op::kMaximum && body.result(member, 0) >= 0)
@@ -186,14 +170,12 @@ BoundKernel bind_maximum_group(DeviceContext&, const Graph&, const Node& node) {
   };
 }
 
-bool accepts_dequantize(const Graph& graph, const Node& node) {
-  return is_fp8(graph.dtype(node.inputs[0])) && is_f32_or_bf16(node.results[0].dtype) &&
-         graph.shape(node.inputs[0]).elements() < int64_t{1} << 31;
-}
-
 int32_t shift_of(int64_t divisor) { return divisor == 1 ? 0 : divisor == kScaleBlock ? 7 : 31; }
 
 BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_fp8(graph.dtype(node.inputs[0])) || !is_f32_or_bf16(node.results[0].dtype) ||
+      graph.shape(node.inputs[0]).elements() >= int64_t{1} << 31)
+    return {};
   const ScaleIndex at(graph.shape(node.inputs[0]), graph.shape(node.inputs[1]));
   return [at](const KernelArgs& args) {
     const Tensor& codes = args.in[0];
@@ -210,17 +192,14 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
   };
 }
 
-int64_t stats_workspace(DeviceContext&, const Graph& graph, const Node& node) {
+BoundKernel bind_stats(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!first_is_f32_or_bf16(graph, node)) return {};
   const Shape& shape = graph.shape(node.inputs[0]);
-  return tensor_stats_workspace(shape.rows(), shape.cols());
-}
-
-BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
   const ScaleFormula tensor = formula_of(node);
   const ScaleFormula block{static_cast<float>(dtype_max(DType::kE4M3)), tensor.margin, true};
   const DType format = parse_dtype(node.attrs.get<std::string>("format"));
   const bool tiles = node.attrs.get<std::string>("blocks") == "128x128";
-  return [=](const KernelArgs& args) {
+  const auto run = [=](const KernelArgs& args) {
     const Tensor& x = args.in[0];
     const StatsJob job{.x = x.data,
                        .rows = x.shape().rows(),
@@ -231,17 +210,18 @@ BoundKernel bind_stats(DeviceContext&, const Graph&, const Node& node) {
                        .stats = args.out[0].as<float>()};
     if (job.stats != nullptr) launch_tensor_stats(job, x.dtype(), format, args.workspace.data(), args.stream);
   };
+  return {run, tensor_stats_workspace(shape.rows(), shape.cols())};
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kQuantize, "quantize_tiles", accepts_quantize, bind_quantize, quantize_workspace},
-    {Op::kFusion, "scale_quantize_tiles", accepts_scale_quantize, bind_scale_quantize},
-    {Op::kDequantize, "dequantize_runs", accepts_dequantize, bind_dequantize},
-    {Op::kComputeScale, "compute_scale", accepts_f32, bind_compute_scale},
-    {Op::kUpdateScales, "update_scales", accepts_f32, bind_update_scales},
-    {Op::kFusion, "update_scales_group", accepts_scales_group, bind_scales_group},
-    {Op::kFusion, "maximum_group", accepts_maximum_group, bind_maximum_group},
-    {Op::kTensorStats, "tensor_stats_tiles", first_is_f32_or_bf16, bind_stats, stats_workspace},
+    {Op::kQuantize, "quantize_tiles", bind_quantize},
+    {{Producer::kPlain}, "scale_quantize_tiles", bind_scale_quantize},
+    {Op::kDequantize, "dequantize_runs", bind_dequantize},
+    {Op::kComputeScale, "compute_scale", bind_if<are_f32, bind_compute_scale>},
+    {Op::kUpdateScales, "update_scales", bind_if<are_f32, bind_update_scales>},
+    {{Producer::kUpdate}, "update_scales_group", bind_scales_group},
+    {{Producer::kUpdate}, "maximum_group", bind_maximum_group},
+    {Op::kTensorStats, "tensor_stats_tiles", bind_stats},
 };
 
 }  // namespace

@@ -9,11 +9,8 @@
 namespace octet::cuda {
 namespace {
 
-bool accepts_feed(const Graph& graph, const Node& node) {
-  return graph.dtype(node.inputs[0]) == DType::kI32 && graph.dtype(node.inputs[1]) == DType::kI32;
-}
-
 BoundKernel bind_feed(DeviceContext&, const Graph& graph, const Node& node) {
+  if (graph.dtype(node.inputs[0]) != DType::kI32 || graph.dtype(node.inputs[1]) != DType::kI32) return {};
   const auto tokens = static_cast<int>(graph.shape(node.inputs[0]).elements());
   const auto sequences = static_cast<int>(graph.shape(node.inputs[1]).elements());
   return [=](const KernelArgs& args) {
@@ -22,16 +19,14 @@ BoundKernel bind_feed(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-bool accepts_adjust(const Graph& graph, const Node& node) {
-  return is_f32_or_bf16(node.results[0].dtype) && graph.dtype(node.inputs[1]) == DType::kI32 &&
-         (node.inputs.size() < 4 || !node.inputs[3].exists() || graph.dtype(node.inputs[3]) == DType::kI32);
-}
-
 BoundKernel bind_adjust(DeviceContext&, const Graph& graph, const Node& node) {
+  const bool masked = node.inputs.size() > 3 && node.inputs[3].exists();
+  if (!is_f32_or_bf16(node.results[0].dtype) || graph.dtype(node.inputs[1]) != DType::kI32 ||
+      (masked && graph.dtype(node.inputs[3]) != DType::kI32))
+    return {};
   LogitChanges changes{.rows = static_cast<int>(node.results[0].shape[0]),
                        .vocab = static_cast<int>(node.results[0].shape[1]),
                        .count = static_cast<int>(graph.shape(node.inputs[1])[0])};
-  const bool masked = node.inputs.size() > 3 && node.inputs[3].exists();
   if (masked) changes.mask_count = static_cast<int>(graph.shape(node.inputs[3])[0]);
   return [changes, masked](const KernelArgs& args) mutable {
     copy_tensor(args.in[0], args.out[0], args.stream);
@@ -48,12 +43,9 @@ int blocks_per_row(const DeviceContext& context, int64_t rows, int64_t vocab) {
   return static_cast<int>(std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(std::min(fill, useful), 1, 8))));
 }
 
-bool accepts_sample(const Graph& graph, const Node& node) {
-  return is_f32_or_bf16(graph.dtype(node.inputs[0])) &&
-         (node.inputs.size() < 5 || !node.inputs[4].exists() || is_f32_or_bf16(graph.dtype(node.inputs[4])));
-}
-
 BoundKernel bind_sample(DeviceContext& context, const Graph& graph, const Node& node) {
+  const bool has_raw = node.inputs.size() > 4 && node.inputs[4].exists();
+  if (!first_is_f32_or_bf16(graph, node) || (has_raw && !is_f32_or_bf16(graph.dtype(node.inputs[4])))) return {};
   const Shape& shape = graph.shape(node.inputs[0]);
   SampleCall call{.rows = static_cast<int>(shape[0]), .vocab = static_cast<int>(shape[1])};
   call.blocks_per_row = blocks_per_row(context, shape[0], shape[1]);
@@ -78,10 +70,10 @@ BoundKernel bind_top(DeviceContext& context, const Graph& graph, const Node& nod
   };
 }
 
-constexpr KernelEntry kKernels[] = {{Op::kSelectTokenIds, "select_token_ids", accepts_feed, bind_feed},
-                                    {Op::kAdjustLogits, "adjust_logits_scatter", accepts_adjust, bind_adjust},
-                                    {Op::kSample, "sample_team", accepts_sample, bind_sample},
-                                    {Op::kTopLogprobs, "top_logprobs_team", first_is_f32_or_bf16, bind_top}};
+constexpr KernelEntry kKernels[] = {{Op::kSelectTokenIds, "select_token_ids", bind_feed},
+                                    {Op::kAdjustLogits, "adjust_logits_scatter", bind_adjust},
+                                    {Op::kSample, "sample_team", bind_sample},
+                                    {Op::kTopLogprobs, "top_logprobs_team", bind_if<first_is_f32_or_bf16, bind_top>}};
 
 }  // namespace
 

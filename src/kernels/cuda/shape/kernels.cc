@@ -76,9 +76,11 @@ Reduction reduction_of(const Node& node) {
   return kind == "sum" ? Reduction::kSum : kind == "max" ? Reduction::kMax : Reduction::kAmax;
 }
 
-BoundKernel bind_reduce(DeviceContext& context, const Graph&, const Node& node) {
+BoundKernel bind_reduce(DeviceContext& context, const Graph& graph, const Node& node) {
   const bool all = node.attrs.get<std::string>("axis") == "all";
-  return [all, kind = reduction_of(node), counters = context.counters()](const KernelArgs& args) {
+  const Shape& shape = graph.shape(node.inputs[0]);
+  const int64_t scratch = all ? reduce_all_scratch(shape.elements()) : reduce_rows_scratch(shape.rows(), shape.cols());
+  const auto run = [all, kind = reduction_of(node), counters = context.counters()](const KernelArgs& args) {
     const Tensor& x = args.in[0];
     float *y = args.out[0].as<float>(), *scratch = reinterpret_cast<float*>(args.workspace.data());
     if (all) {
@@ -88,22 +90,17 @@ BoundKernel bind_reduce(DeviceContext& context, const Graph&, const Node& node) 
                          args.stream);
     }
   };
-}
-
-int64_t reduce_workspace(DeviceContext&, const Graph& graph, const Node& node) {
-  const Shape& shape = graph.shape(node.inputs[0]);
-  return node.attrs.get<std::string>("axis") == "all" ? reduce_all_scratch(shape.elements())
-                                                      : reduce_rows_scratch(shape.rows(), shape.cols());
+  return {run, scratch};
 }
 
 constexpr KernelEntry kKernels[] = {
-    {Op::kReshape, "reshape", accepts_always, bind_reshape},
-    {Op::kSlice, "slice", accepts_always, bind_slice},
-    {Op::kConcat, "concat", accepts_always, bind_concat},
-    {Op::kTranspose, "transpose", accepts_always, bind_transpose},
-    {Op::kReduce, "reduce", first_is_f32_or_bf16, bind_reduce, reduce_workspace},
-    {Op::kSelectRows, "select_rows", accepts_always, bind_select_rows},
-    {Op::kSegmentMean, "segment_mean", first_is_f32_or_bf16, bind_segment_mean},
+    {Op::kReshape, "reshape", bind_reshape},
+    {Op::kSlice, "slice", bind_slice},
+    {Op::kConcat, "concat", bind_concat},
+    {Op::kTranspose, "transpose", bind_transpose},
+    {Op::kReduce, "reduce", bind_if<first_is_f32_or_bf16, bind_reduce>},
+    {Op::kSelectRows, "select_rows", bind_select_rows},
+    {Op::kSegmentMean, "segment_mean", bind_if<first_is_f32_or_bf16, bind_segment_mean>},
 };
 
 }  // namespace

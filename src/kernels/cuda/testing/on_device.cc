@@ -53,8 +53,8 @@ cpu::BoundKernel on_device(DeviceContext& context, const KernelEntry& entry, con
                            std::string* ran) {
   const BoundKernel kernel = entry.bind(context, graph, node);
   if (ran != nullptr) *ran = kernel.fallback_kernel != nullptr ? kernel.fallback_kernel : entry.name;
-  const int64_t scratch = entry.workspace != nullptr ? entry.workspace(context, graph, node) : 0;
-  return [&context, kernel, scratch](const cpu::KernelArgs& args) {
+  check(bool(kernel), ErrorCode::kInternal, "{} does not take this node", entry.name);
+  return [&context, kernel, scratch = kernel.workspace](const cpu::KernelArgs& args) {
     std::vector<GuardedDeviceBuffer> in_buffers, out_buffers;
     std::vector<Tensor> in, out;
     for (const cpu::Tensor& tensor : args.in) {
