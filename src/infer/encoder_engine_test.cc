@@ -199,6 +199,21 @@ TEST_F(BertEngine, CancelledAndLateRequestsEnd) {
   EXPECT_EQ(engine_->stats().waiting, 0);
 }
 
+TEST_F(BertEngine, TheQueueIsBounded) {
+  const auto engine = open(folder_, {.max_waiting = 2});
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 200; ++i) streams.push_back(engine->submit(encoding(ids(128, i))));
+  int64_t refused = 0;
+  for (GenerationStream& stream : streams) {
+    GenerationEvent event;
+    ASSERT_TRUE(stream.next(event));
+    refused += event.error_kind == ErrorKind::kQueueFull;
+  }
+  EXPECT_GT(refused, 0);
+  engine->drain();
+  EXPECT_EQ(encode(*engine, ids(128, 1)).error, "") << "room again";
+}
+
 TEST(EncoderTask, FollowsTheModelAndTheOptions) {
   const std::string bert = test_data_path(std::string(kModels) + "bert_model");
   const std::string llama = test_data_path("hf_goldens/llama_gqa_rope3");

@@ -73,7 +73,7 @@ const EncoderRunner::Bucket& EncoderRunner::bucket_of(int64_t tokens, int64_t se
   return *found;
 }
 
-void EncoderRunner::fill(const std::string& graph, const std::vector<const EncoderSequence*>& step) {
+void EncoderRunner::fill(const std::string& graph, std::span<const EncoderSequence> step) {
   const auto input = [&](const char* name) {
     const bool there = executor_->program().graph(graph).find_leaf(Op::kInput, name).exists();
     return there ? input_as<int32_t>(*executor_, graph, name) : std::span<int32_t>();
@@ -82,7 +82,7 @@ void EncoderRunner::fill(const std::string& graph, const std::vector<const Encod
   const std::span<int32_t> segments = input("segments"), rows = input("rows"), parts = input("parts");
   size_t at = 0;
   for (size_t s = 0; s < step.size(); ++s) {
-    const EncoderSequence& sequence = *step[s];
+    const EncoderSequence& sequence = step[s];
     segments[s] = static_cast<int32_t>(at);
     if (!rows.empty()) rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
     if (!parts.empty()) {  // a prompt and what is behind it, in turn
@@ -104,11 +104,11 @@ void EncoderRunner::fill(const std::string& graph, const std::vector<const Encod
     if (!of_tokens.empty()) std::fill(of_tokens.begin() + static_cast<ptrdiff_t>(at), of_tokens.end(), 0);
 }
 
-void EncoderRunner::launch(const std::vector<const EncoderSequence*>& step) {
+void EncoderRunner::launch(std::span<const EncoderSequence> step) {
   check(std::ssize(launched_) < copies_, ErrorCode::kInternal, "encoder: {} steps are launched and not collected",
         launched_.size());
   int64_t tokens = 0;
-  for (const EncoderSequence* sequence : step) tokens += std::ssize(sequence->ids);
+  for (const EncoderSequence& sequence : step) tokens += std::ssize(sequence.ids);
   const std::string graph = graph_name(bucket_of(tokens, std::ssize(step)), steps_++ % copies_);
   fill(graph, step);
   executor_->run(graph);

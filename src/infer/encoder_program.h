@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ struct EncoderProgramOptions {
 };
 
 struct EncoderSequence {
-  std::vector<int32_t> ids, types;  // types: empty, or as many
-  int64_t left_out = 0;             // without include_prompt: first ids that are not in the mean
+  std::span<const int32_t> ids, types;  // types: empty, or as many
+  int64_t left_out = 0;                 // without include_prompt: first ids that are not in the mean
 };
 
 // Runs packed steps. A step is launched and then collected; on a GPU the next one may be launched in between.
@@ -48,7 +49,7 @@ class EncoderRunner {
   bool runs_ahead() const { return copies_ > 1; }
   int64_t padded_tokens(int64_t tokens, int64_t sequences) const { return bucket_of(tokens, sequences).tokens; }
 
-  void launch(const std::vector<const EncoderSequence*>& step);
+  void launch(std::span<const EncoderSequence> step);
   // Of the oldest step launched: [sequences][width], in the order given.
   std::vector<float> collect();
   // Runs every graph, so that no later step captures one.
@@ -64,7 +65,7 @@ class EncoderRunner {
   };
   static std::string graph_name(const Bucket& bucket, int64_t copy);
   const Bucket& bucket_of(int64_t tokens, int64_t sequences) const;
-  void fill(const std::string& graph, const std::vector<const EncoderSequence*>& step);
+  void fill(const std::string& graph, std::span<const EncoderSequence> step);
 
   Pooling pooling_;
   int64_t width_ = 0, copies_ = 1, steps_ = 0, weight_bytes_ = 0, activation_bytes_ = 0;

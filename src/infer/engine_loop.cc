@@ -4,13 +4,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "base/threads.h"
 
 namespace octet {
 namespace {
-
-constexpr double kIdleSeconds = 1, kStalledSeconds = 0.001;
 
 ServedModel served_model(const EngineParts& parts, const EngineOptions& options) {
   const RunnerLimits& limits = parts.runner->limits();
@@ -59,13 +55,10 @@ std::pair<ErrorKind, std::string> end_cause(FinishReason reason, const RequestTe
 
 }  // namespace
 
-Engine::~Engine() = default;
-
 EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
-    : parts_(std::move(parts)),
-      options_(options),
+    : EngineThread(options, parts.tokenizer.get()),
+      parts_(std::move(parts)),
       model_(served_model(parts_, options)),
-      mailbox_(std::make_shared<Mailbox>(options.max_waiting, options.max_waiting_tokens)),
       blocks_({.groups = parts_.runner->limits().groups,
                .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
                .prefix_cache = options.prefix_cache}),
@@ -76,123 +69,40 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
                                                .vocab = model_.vocab,
                                                .adaptive = options.draft_adaptive,
                                                .simulated = options.accept_simulated}),
-      postprocess_(parts_.tokenizer ? parts_.tokenizer->vocab_size() : 0),
       slots_(static_cast<size_t>(model_.max_sequences)) {
   options_.block_size = parts_.runner->limits().block_size;
-  publish_stats(0);
-  release_threads();  // they loaded the weights; steps have the loop's own
-  thread_ = std::thread([this] { run(); });
+  count_step(0);
+  start();
 }
 
-EngineLoop::~EngineLoop() {
-  mailbox_->stop();
-  thread_.join();
-}
+EngineLoop::~EngineLoop() { stop(); }
 
-GenerationStream EngineLoop::submit(GenerationRequest asked) {
-  int64_t ticket = next_ticket_++;
-  const std::function<void()> on_news = std::move(asked.on_news);
-  auto stream = [&](int64_t texts) { return std::make_shared<StreamState>(texts, ticket, mailbox_, on_news); };
-  auto refuse = [&](ErrorKind kind, const std::string& reason) {
-    ++refused_;
-    auto state = stream(1);
-    state->refuse(FinishReason::kError, kind, reason);
-    return GenerationStream(state);
-  };
-  std::unique_ptr<Request> request;
-  try {
-    request = prepare(std::move(asked), model_);
-  } catch (const std::exception& error) {
-    return refuse(kind_of(error), error.what());
-  }
-  auto state = stream(request->open);
-  if (request->asked.max_tokens == 0 && request->asked.prompt_logprobs < 0) {
-    for (int64_t i = 0; i < request->open; ++i) state->publish({.sample = i, .finished = FinishReason::kLength}, 0);
-    return GenerationStream(state);
-  }
-  request->stream = state;
-  request->ticket = ticket;
-  request->submitted = now();
-  const Mailbox::Refusal refusal = mailbox_->post(request);
-  if (refusal.kind != ErrorKind::kNone) return refuse(refusal.kind, refusal.reason);
-  return GenerationStream(state);
-}
-
-EngineStats EngineLoop::stats() const {
-  std::lock_guard lock(stats_mutex_);
-  EngineStats stats = stats_;
-  stats.failed += refused_;
-  stats.since_step = now() - last_step_;
-  stats.in_step = in_step_;
-  stats.broken = broken_;
-  return stats;
-}
-
-void EngineLoop::run() {
-  try {
-    while (intake()) {
-      in_step_ = true;
-      step();
-      in_step_ = false;
-    }
-    end_all(FinishReason::kCancelled, ErrorKind::kNone, "the engine was closed");
-  } catch (const std::exception& error) {
-    in_step_ = false, broken_ = true;
-    log_warning("engine: {}", error.what());
-    end_all(FinishReason::kError, ErrorKind::kDevice, fmt::format("the engine failed: {}", error.what()));
-  }
-}
-
-// Takes new requests and cancellations. Sleeps while there is nothing to do; false when the engine is shut down.
-bool EngineLoop::intake() {
-  double patience = requests_.empty() ? kIdleSeconds : stalled_ ? kStalledSeconds : 0;
-  bool running = mailbox_->take(incoming_, cancelled_, patience);
-  if (requests_.empty()) parts_.runner->check_alive();
-  if (requests_.empty() && !incoming_.empty()) last_step_ = now();  // idle until here
-  for (std::unique_ptr<Request>& request : incoming_) admit(request);
-  for (int64_t ticket : cancelled_) cancel(ticket);
-  return running;
-}
-
-// Takes the request over. If this throws, the request stays in incoming_ and end_all() ends it.
-void EngineLoop::admit(std::unique_ptr<Request>& request) {
-  const GenerationRequest& asked = request->asked;
-  request->salt = salts_.number_of(asked.cache_salt);
+void EngineLoop::admit(Request& request) {
+  const GenerationRequest& asked = request.asked;
+  request.salt = salts_.number_of(asked.cache_salt);
   SequenceParams params{
-      .prompt = std::move(request->prompt),
+      .prompt = std::move(request.prompt),
       .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
-      .n = std::ssize(request->sequences),
+      .n = std::ssize(request.sequences),
       .priority = asked.priority,
-      .salt = request->salt,
-      .adjusted = request->adjusted,
-      .max_adjusted = request->max_adjusted,
+      .salt = request.salt,
+      .adjusted = request.adjusted,
+      .max_adjusted = request.max_adjusted,
       .reuse_prefix = asked.prompt_logprobs<0, .score_prompt = asked.prompt_logprobs >= 0, .beams = asked.beams> 0};
-  if (asked.timeout_seconds > 0) params.deadline = request->submitted + asked.timeout_seconds;
+  if (asked.timeout_seconds > 0) params.deadline = request.submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
     const bool late = submitted.refusal == Refusal::kLate;
     FinishReason end = late ? FinishReason::kTimeout : FinishReason::kError;
     count_outcome(end);
-    request->stream->refuse(end, kind_of(submitted.refusal),
-                            late ? timeout_text(*request, now(), 0) : submitted.message);
-    mailbox_->admitted(std::ssize(request->sequences), request->prompt_tokens);
-    request.reset();
+    request.stream->refuse(end, kind_of(submitted.refusal), late ? timeout_text(request, now(), 0) : submitted.message);
+    mailbox_->admitted(std::ssize(request.sequences), request.prompt_tokens);
+    requests_.erase(request.ticket);
     return mailbox_->ended();
   }
-  for (RequestText& sequence : request->sequences) {
+  for (RequestText& sequence : request.sequences) {
     sequence.id = submitted.id + sequence.sample;
     sequences_.emplace(sequence.id, &sequence);
-  }
-  const int64_t ticket = request->ticket;
-  requests_.try_emplace(ticket, std::move(request));
-}
-
-void EngineLoop::cancel(int64_t ticket) {
-  auto found = requests_.find(ticket);
-  if (found == requests_.end()) return;
-  for (RequestText& sequence : found->second->sequences) {
-    postprocess_.end(sequence, FinishReason::kCancelled);
-    scheduler_.cancel(sequence.id);
   }
 }
 
@@ -212,8 +122,7 @@ void EngineLoop::step() {
     collect(ahead);
     if (runs) sample();
   }
-  publish_stats(now() - begin);
-  retire();  // after publish_stats(): a caller that waited for a request's end finds it counted
+  count_step(now() - begin);
 }
 
 // Starts the plan's step, up to and including its forward.
@@ -292,16 +201,6 @@ void EngineLoop::handle_finished() {
   }
 }
 
-void EngineLoop::deliver() {
-  stopped_.clear();
-  postprocess_.deliver(now(), stopped_);
-  for (RequestText* sequence : stopped_) scheduler_.cancel(sequence->id);
-  std::vector<Request*>& completed = postprocess_.completed();
-  for (Request* request : completed) count_outcome(request->outcome);
-  retiring_.insert(retiring_.end(), completed.begin(), completed.end());
-  completed.clear();
-}
-
 // Starts the sampling of the planned step; the tokens of all earlier steps are known by now.
 void EngineLoop::sample() {
   failed_.clear();
@@ -311,42 +210,10 @@ void EngineLoop::sample() {
   runner_seconds_ += now() - before;
   std::swap(planned_, in_flight_);
   for (const SampleBuilder::Failure& failure : failed_)
-    fail_request(*failure.sequence->request, failure.reason, failure.kind);
+    end(*failure.sequence->request, FinishReason::kError, failure.kind, failure.reason);
 }
 
-void EngineLoop::fail_request(Request& request, const std::string& reason, ErrorKind kind) {
-  for (RequestText& sequence : request.sequences) {
-    postprocess_.end(sequence, FinishReason::kError, kind, reason);
-    scheduler_.cancel(sequence.id);
-  }
-}
-
-// Deletes completed requests that neither the scheduler nor a step in flight refers to.
-void EngineLoop::retire() {
-  std::erase_if(retiring_, [this](Request* request) {
-    bool in_flight = std::ranges::any_of(
-        request->sequences, [this](const RequestText& sequence) { return sequence.last_step > committed_step_; });
-    if (in_flight || request->unreported > 0) return false;
-    if (request->waiting > 0)
-      mailbox_->admitted(request->waiting,
-                         request->waiting == std::ssize(request->sequences) ? request->prompt_tokens : 0);
-    requests_.erase(request->ticket);
-    mailbox_->ended();
-    return true;
-  });
-}
-
-void EngineLoop::count_outcome(FinishReason outcome) {
-  if (outcome == FinishReason::kError) {
-    ++counts_.failed;
-  } else if (outcome == FinishReason::kCancelled || outcome == FinishReason::kTimeout) {
-    ++counts_.cancelled;
-  } else {
-    ++counts_.finished;
-  }
-}
-
-void EngineLoop::publish_stats(double seconds) {
+void EngineLoop::count_step(double seconds) {
   counts_.running = scheduler_.stats().running;
   counts_.waiting = scheduler_.stats().waiting;
   counts_.generated_tokens = postprocess_.generated_tokens();
@@ -361,34 +228,6 @@ void EngineLoop::publish_stats(double seconds) {
     counts_.kv_blocks_cached += blocks_.stats(g).cached;
   }
   counts_.kv_bytes = parts_.runner->limits().kv_bytes;
-  std::lock_guard lock(stats_mutex_);
-  stats_ = counts_;
-}
-
-// Last call of the thread: ends every request and refuses later ones.
-void EngineLoop::end_all(FinishReason reason, ErrorKind kind, const std::string& message) {
-  mailbox_->close(ErrorKind::kDevice, message);
-  const auto keep_incoming = [this] {
-    for (std::unique_ptr<Request>& request : incoming_) {
-      if (request == nullptr) continue;  // admitted
-      const int64_t ticket = request->ticket;
-      requests_.try_emplace(ticket, std::move(request));
-    }
-  };
-  keep_incoming();  // requests that intake() did not admit
-  mailbox_->take(incoming_, cancelled_, 0);
-  keep_incoming();
-  for (auto& [ticket, request] : requests_)
-    for (RequestText& sequence : request->sequences) postprocess_.end(sequence, reason, kind, message);
-  stopped_.clear();
-  postprocess_.deliver(now(), stopped_);
-  for (Request* request : postprocess_.completed()) count_outcome(request->outcome);
-  counts_.running = counts_.waiting = 0;
-  {
-    std::lock_guard lock(stats_mutex_);
-    stats_ = counts_;
-  }
-  for (size_t i = requests_.size(); i > 0; --i) mailbox_->ended();
 }
 
 }  // namespace octet

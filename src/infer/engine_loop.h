@@ -1,35 +1,24 @@
-// The implementation of octet/engine.h: one thread that drives scheduler, runner and postprocess, which are independent
-// of each other. A step is: schedule, launch; deliver the text of the previous step; wait for the step in flight,
-// commit; sample the new one. So the device always has the next forward queued when results arrive, and slow host work
-// (detokenization, waking readers) overlaps with it. With drafts (infer/speculation.h) the step in flight is collected
-// first, for the next one is guessed from its tokens, and with beams, for these choose whose blocks go on; text is
-// delivered while the device computes, as ever.
-//
-// Threads: submit(), stats(), drain() and streams may be used from any thread. They share only Mailbox, StreamState and
-// the statistics with the engine's thread; everything else here is used by that thread alone.
-// Errors: an error of one request ends that request. When the runner throws, every request ends with its message, later
-// ones are refused with it, and the thread exits.
+// The engine that generates: its thread (infer/engine_thread.h) drives scheduler, runner and postprocess, which are
+// independent of each other. A step is: schedule, launch; deliver the text of the previous step; wait for the step in
+// flight, commit; sample the new one. So the device always has the next forward queued when results arrive, and slow
+// host work (detokenization, waking readers) overlaps with it. With drafts (infer/speculation.h) the step in flight is
+// collected first, for the next one is guessed from its tokens, and with beams, for these choose whose blocks go on;
+// text is delivered while the device computes, as ever.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "infer/block_manager.h"
+#include "infer/engine_thread.h"
 #include "infer/forward_builder.h"
-#include "infer/postprocess.h"
-#include "infer/request.h"
 #include "infer/runner.h"
 #include "infer/sample_builder.h"
 #include "infer/scheduler.h"
 #include "infer/speculation.h"
-#include "infer/stream.h"
 
 namespace octet {
 
@@ -68,16 +57,12 @@ struct EngineParts {
   std::unique_ptr<Drafter> drafter = {};  // null: no speculation
 };
 
-class EngineLoop : public Engine {
+class EngineLoop final : public EngineThread {
  public:
   // Throws kInvalidArgument for options beyond the runner's limits.
   EngineLoop(EngineParts parts, const EngineOptions& options);
   ~EngineLoop() override;
 
-  GenerationStream submit(GenerationRequest request) override;
-  EngineStats stats() const override;
-  const EngineOptions& options() const override { return options_; }
-  void drain() override { mailbox_->drain(); }
   int64_t context() const override { return model_.context; }
   int64_t vocab_size() const override { return model_.vocab; }
   const std::vector<int32_t>& end_tokens() const override { return model_.eos_ids; }
@@ -94,35 +79,23 @@ class EngineLoop : public Engine {
     RequestText* sequence = nullptr;
   };
 
-  double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  void run();
-  bool intake();
-  void admit(std::unique_ptr<Request>& request);
-  void cancel(int64_t ticket);
-  void step();
+  std::unique_ptr<Request> read(GenerationRequest asked) const override { return prepare(std::move(asked), model_); }
+  void admit(Request& request) override;
+  void leave(RequestText& sequence) override { scheduler_.cancel(sequence.id); }
+  void step() override;
+  void check_alive() override { parts_.runner->check_alive(); }
   void launch(const StepPlan& plan, double time);
   RequestText& sequence_of(const ScheduledSequence& entry);
   bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
-  void deliver();
   void collect(bool ahead);
   size_t collect_text(const SampleOutput& output, size_t row);
   size_t collect_beams(const SampleOutput& output, size_t row);
   void sample();
-  void fail_request(Request& request, const std::string& reason, ErrorKind kind);
-  void retire();
-  void count_outcome(FinishReason outcome);
-  void publish_stats(double seconds);
-  void end_all(FinishReason reason, ErrorKind kind, const std::string& message);
+  void count_step(double seconds);
 
   EngineParts parts_;
-  EngineOptions options_;
   ServedModel model_;
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::shared_ptr<Mailbox> mailbox_;
-  std::atomic<int64_t> next_ticket_ = 1, refused_ = 0;
-  std::atomic<double> last_step_ = 0;  // when the results of a step last arrived
-  std::atomic<bool> in_step_ = false, broken_ = false;
 
   // Used by the engine's thread only:
   BlockManager blocks_;
@@ -130,28 +103,15 @@ class EngineLoop : public Engine {
   ForwardBuilder forward_builder_;
   SampleBuilder sample_builder_;
   Speculation speculation_;
-  Postprocess postprocess_;
-  std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
-  std::unordered_map<SequenceId, RequestText*> sequences_;          // not yet reported as ended by the scheduler
+  std::unordered_map<SequenceId, RequestText*> sequences_;  // not yet reported as ended by the scheduler
   std::vector<SlotUser> slots_;
   TenantSalts salts_;
-  std::vector<Request*> retiring_;    // completed, perhaps still part of a step in flight
   InFlightStep planned_, in_flight_;  // forward launched; forward and sampling launched
-  std::vector<RequestText*> stopped_;
   std::vector<SampleBuilder::Failure> failed_;
   std::vector<Speculation::Candidate> candidates_;  // of drafts: texts of the step collected last
   std::vector<SampledToken> sampled_;
-  std::vector<std::unique_ptr<Request>> incoming_;
-  std::vector<int64_t> cancelled_;
-  bool stalled_ = false;
   bool was_ahead_ = false;  // the step collected last was collected behind the next one's forward
-  int64_t committed_step_ = 0;
   double runner_seconds_ = 0, wait_seconds_ = 0;
-  EngineStats counts_;
-
-  mutable std::mutex stats_mutex_;
-  EngineStats stats_;  // under the mutex
-  std::thread thread_;
 };
 
 }  // namespace octet

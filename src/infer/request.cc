@@ -96,8 +96,8 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
   const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
-  const bool computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
-  if (tokens > model.context || (tokens == model.context && computes))
+  request->computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
+  if (tokens > model.context || (tokens == model.context && request->computes))
     throw RequestError(
         ErrorKind::kTooLong,
         fmt::format("the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context",

@@ -74,6 +74,7 @@ struct Request {
   int64_t prompt_tokens = 0;
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
   std::vector<std::pair<int32_t, std::string>> stop_tokens = {};  // of end_ids: special tokens that are stop strings
+  bool computes = true;                                           // false: its texts end as they begin
   bool adjusts = false;                                           // has biases, penalties or min_tokens
   int64_t adjusted = 0;      // number of logits adjusted for a sequence's first token,
   int64_t max_adjusted = 0;  // and the maximum for any of its tokens

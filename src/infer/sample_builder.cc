@@ -106,8 +106,8 @@ void SampleBuilder::make_masks(Masks& masks, std::span<Row> rows) {
     }
   } catch (const std::exception& error) {
     const auto* own = dynamic_cast<const Error*>(&error);
-    if (own != nullptr && own->code() == ErrorCode::kInvalidArgument) masks.kind = ErrorKind::kInvalid;
-    if (own != nullptr && own->code() == ErrorCode::kOutOfMemory) masks.kind = ErrorKind::kQueueFull;
+    const bool memory = own != nullptr && own->code() == ErrorCode::kOutOfMemory;
+    masks.kind = memory ? ErrorKind::kQueueFull : kind_of(error);
     masks.error = fmt::format("the mask callback failed: {}", error.what());
   } catch (...) {
     masks.error = "the mask callback failed";
