@@ -81,20 +81,6 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
   return serving;
 }
 
-// Null if there is none and the options allow that.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& options) try {
-  return load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
-} catch (const Error& error) {
-  if (options.needs_tokenizer || !options.tokenizer.empty()) throw;
-  log_warning("ids only: {}", error.message());
-  return nullptr;
-}
-
-void check_vocab(const Tokenizer& tokenizer, int64_t vocab) {
-  check(tokenizer.vocab_size() <= vocab, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model only {}: does it belong to this model?", tokenizer.vocab_size(), vocab);
-}
-
 std::vector<int32_t> end_ids(const Tokenizer* tokenizer, const SpecialTokens& special, int64_t vocab) {
   std::vector<int32_t> ids;
   const int32_t known = tokenizer != nullptr ? tokenizer->eos_id() : -1;
@@ -143,7 +129,13 @@ void check_same_vocabulary(const std::string& draft, const Tokenizer* own, const
 
 // What is known of a draft's vocabulary besides its size: a llama2.c file has no tokenizer beside it.
 std::unique_ptr<Tokenizer> draft_tokenizer(const std::string& draft) {
-  return is_folder(draft) ? open_tokenizer(draft, {.needs_tokenizer = false}) : nullptr;
+  return is_folder(draft) ? open_tokenizer(draft, {.needs_tokenizer = false}, std::numeric_limits<int64_t>::max())
+                          : nullptr;
+}
+
+// What random weights are made for.
+ModelConfig random_model(const std::string& model) {
+  return path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
 }
 
 // Before the verifying model's runner, which takes the memory that is left. Null: no speculation.
@@ -155,35 +147,30 @@ std::unique_ptr<Drafter> open_drafter(const EngineOptions& o, const ModelConfig&
     return std::make_unique<NgramDrafter>();
   }
   const LoggedTime time("draft model");
-  if (o.random_weights) {
-    const ModelConfig draft = path_exists(o.draft + "/config.json") ? read_model_config(o.draft) : named_model(o.draft);
-    check_same_vocabulary(o.draft, nullptr, nullptr, draft.vocab_size, model.vocab_size);
-    return std::make_unique<ModelDrafter>(
-        make_random_runner(draft, serving_options(draft_options(o, model, draft, serving), draft, nullptr)));
-  }
-  const auto weights = open_weights(o.draft);
-  const ModelConfig& draft = weights->config();
-  const auto own = draft_tokenizer(o.draft);
+  const auto weights = o.random_weights ? nullptr : open_weights(o.draft);
+  const ModelConfig draft = weights ? weights->config() : random_model(o.draft);
+  const auto own = weights ? draft_tokenizer(o.draft) : nullptr;
   check_same_vocabulary(o.draft, own.get(), tokenizer, draft.vocab_size, model.vocab_size);
-  return std::make_unique<ModelDrafter>(
-      make_runner(*weights, serving_options(draft_options(o, model, draft, serving), draft, weights.get())));
-}
-
-std::unique_ptr<Engine> open_random(const std::string& model, const EngineOptions& options) {
-  ModelConfig sizes = path_exists(model + "/config.json") ? read_model_config(model) : named_model(model);
-  const ServingOptions serving = serving_options(options, sizes, nullptr);
-  EngineParts parts{.drafter = open_drafter(options, sizes, serving, nullptr)};
-  parts.runner = open_random_runner(sizes, serving);
-  if (parts.runner->follow()) return nullptr;
-  if (!options.tokenizer.empty()) {
-    parts.tokenizer = load_tokenizer(options.tokenizer);
-    check_vocab(*parts.tokenizer, sizes.vocab_size);
-    parts.eos_ids = end_ids(parts.tokenizer.get(), {}, sizes.vocab_size);
-  }
-  return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
+  const ServingOptions options = serving_options(draft_options(o, model, draft, serving), draft, weights.get());
+  return std::make_unique<ModelDrafter>(weights ? make_runner(*weights, options) : make_random_runner(draft, options));
 }
 
 }  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& o, int64_t vocab) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    tokenizer = load_tokenizer(o.tokenizer.empty() ? model : o.tokenizer);
+  } catch (const Error& error) {
+    if ((o.needs_tokenizer && !o.random_weights) || !o.tokenizer.empty()) throw;
+    log_warning("ids only: {}", error.message());
+    return nullptr;
+  }
+  check(tokenizer->vocab_size() <= vocab, ErrorCode::kInvalidArgument,
+        "the tokenizer has {} tokens, the model only {}: does it belong to this model?", tokenizer->vocab_size(),
+        vocab);
+  return tokenizer;
+}
 
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
@@ -191,24 +178,23 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
     check(options.tensor == 1, ErrorCode::kUnsupported, "tensor: {} ranks: encoders run on one", options.tensor);
     return open_encoder(model, options);
   }
-  if (options.random_weights) return open_random(model, options);
   const LoggedTime start("start of the engine");
-  auto weights = [&] {
+  std::unique_ptr<WeightSource> weights;
+  if (!options.random_weights) {
     const LoggedTime time("opening the model");
-    return open_weights(model);
-  }();
-  EngineParts parts;
-  {
-    const LoggedTime time("tokenizer");
-    parts.tokenizer = open_tokenizer(model, options);
+    weights = open_weights(model);
   }
-  const int64_t vocab = weights->config().vocab_size;
-  if (parts.tokenizer) check_vocab(*parts.tokenizer, vocab);
-  parts.eos_ids = end_ids(parts.tokenizer.get(), weights->special(), vocab);
-  const ServingOptions serving = serving_options(options, weights->config(), weights.get());
-  parts.drafter = open_drafter(options, weights->config(), serving, parts.tokenizer.get());
-  parts.runner = open_runner(*weights, serving);
-  {
+  const ModelConfig config = weights ? weights->config() : random_model(model);
+  EngineParts parts;
+  if (weights || !options.tokenizer.empty()) {
+    const LoggedTime time("tokenizer");
+    parts.tokenizer = open_tokenizer(model, options, config.vocab_size);
+  }
+  parts.eos_ids = end_ids(parts.tokenizer.get(), weights ? weights->special() : SpecialTokens(), config.vocab_size);
+  const ServingOptions serving = serving_options(options, config, weights.get());
+  parts.drafter = open_drafter(options, config, serving, parts.tokenizer.get());
+  parts.runner = weights ? open_runner(*weights, serving) : open_random_runner(config, serving);
+  if (weights) {
     const LoggedTime time("closing the model");
     weights.reset();
   }

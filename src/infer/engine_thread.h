@@ -84,4 +84,8 @@ class EngineThread : public Engine {
   std::thread thread_;
 };
 
+// Of the options, else the model's own, for a model of `vocab` tokens. Null where there is none and the options allow
+// that.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& options, int64_t vocab);
+
 }  // namespace octet

@@ -7,18 +7,6 @@
 #include "infer/encoder_engine.h"
 
 namespace octet {
-namespace {
-
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& options) try {
-  return load_tokenizer(options.tokenizer.empty() ? model : options.tokenizer);
-} catch (const Error& error) {
-  if ((options.needs_tokenizer && !options.random_weights) || !options.tokenizer.empty()) throw;
-  log_warning("ids only: {}", error.message());
-  return nullptr;
-}
-
-}  // namespace
-
 bool encodes(const std::string& model, const EngineOptions& options) {
   const std::string& task = options.task;
   check(task.empty() || task == "generate" || task == "embed", ErrorCode::kInvalidArgument,
@@ -40,12 +28,9 @@ std::unique_ptr<Engine> open_encoder(const std::string& model, const EngineOptio
   const std::unique_ptr<WeightSource> weights = options.random_weights ? nullptr : open_weights(model);
   const ModelConfig config = weights ? weights->config() : read_model_config(model);
   EncoderParts parts{.folder = read_encoder_folder(model, config, options.pooling),
-                     .tokenizer = open_tokenizer(model, options),
+                     .tokenizer = open_tokenizer(model, options, config.vocab_size),
                      .vocab = config.vocab_size,
                      .token_types = config.token_types};
-  check(!parts.tokenizer || parts.tokenizer->vocab_size() <= config.vocab_size, ErrorCode::kInvalidArgument,
-        "the tokenizer has {} tokens, the model only {}: does it belong to this model?",
-        parts.tokenizer ? parts.tokenizer->vocab_size() : 0, config.vocab_size);
   if (options.context > 0) parts.folder.max_length = std::min(parts.folder.max_length, options.context);
   const Target target = target_of(resolve_device(options.device));
   const std::string otherwise = options.recipe.empty() ? "bf16" : options.recipe;
