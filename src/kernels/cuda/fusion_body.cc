@@ -9,6 +9,11 @@ const Node* FusionBody::member(Op op) const {
   return nullptr;
 }
 
+int FusionBody::input(const Node& member, size_t slot) const {
+  if (slot >= member.inputs.size() || !member.inputs[slot].exists()) return -1;
+  return alone_ ? static_cast<int>(slot) : input(member.inputs[slot]);
+}
+
 int FusionBody::input(Value value) const {
   if (!value.exists()) return -1;
   int leaves = 0;
@@ -30,6 +35,7 @@ FusionBody::Columns FusionBody::columns(const Node& member, size_t slot) const {
 }
 
 int FusionBody::result(const Node& member, int32_t result) const {
+  if (alone_) return result;
   for (size_t i = 0; i < body_.outputs().size(); ++i) {
     if (body_.outputs()[i].value == Value{id(member), result}) return static_cast<int>(i);
   }

@@ -1,4 +1,5 @@
-// Where a fusion's members find their operands among the node's inputs and results. Read once, when a kernel is bound.
+// Where a fusion's members find their operands among the node's inputs and results; of a node alone, where it does.
+// Read once, when a kernel is bound.
 #pragma once
 
 #include <span>
@@ -13,16 +14,15 @@ namespace octet::cuda {
 
 class FusionBody {
  public:
-  explicit FusionBody(const Node& fusion) : body_(*fusion.body) {}
+  FusionBody(const Graph& graph, const Node& node)
+      : body_(node.op == Op::kFusion ? *node.body : graph), alone_(node.op != Op::kFusion) {}
   const Graph& graph() const { return body_; }
 
   // The first member of this op, or null.
   const Node* member(Op op) const;
   // Which of the fusion's inputs is this member's input `slot`; -1 when another member makes it, or it is absent.
-  int input(const Node& member, size_t slot) const {
-    return slot < member.inputs.size() ? input(member.inputs[slot]) : -1;
-  }
-  int input(Value value) const;
+  int input(const Node& member, size_t slot) const;
+  int input(Value value) const;  // of a fusion
   // The same where the member reads a slice of columns of an input: they begin at column `begin` of rows `stride` wide.
   struct Columns {
     int input = -1;
@@ -44,6 +44,7 @@ class FusionBody {
  private:
   NodeId id(const Node& member) const { return NodeId{static_cast<int32_t>(&member - body_.nodes().data())}; }
   const Graph& body_;
+  bool alone_;
 };
 
 // A fusion, read once for all entries.
@@ -54,7 +55,8 @@ struct Fusion {
   std::optional<Chain> chain;        // where it is one
   std::optional<Producer> producer;  // none: tests' own
 
-  Fusion(const Graph& graph, const Node& node) : graph(graph), node(node), body(node), chain(read_chain(*node.body)) {
+  Fusion(const Graph& graph, const Node& node)
+      : graph(graph), node(node), body(graph, node), chain(read_chain(*node.body)) {
     producer = chain ? chain->producer : fusion_producer(*node.body);
   }
 };

@@ -2,18 +2,9 @@
 
 #include "base/error.h"
 #include "ir/fusion.h"
+#include "kernels/cuda/fusion_body.h"
 
 namespace octet::cuda {
-namespace {
-
-// Where the value stands among the inputs of the node whose body this is.
-size_t leaf_index(const Graph& body, Value value) {
-  size_t inputs = 0;
-  for (int32_t i = 0; i < index(value.node); ++i) inputs += body.node(NodeId{i}).op == Op::kInput;
-  return inputs;
-}
-
-}  // namespace
 
 const Node* fused_product(const Graph& body) {
   for (const Node& node : body.nodes()) {
@@ -45,10 +36,10 @@ std::optional<ProductForm> form_of(const Node& node) {
 std::optional<Product> product_of(const Graph& graph, const Node& node) {
   const std::optional<ProductForm> form = form_of(node);
   if (!form) return std::nullopt;
-  const bool fused = node.op == Op::kFusion;
-  const Graph& g = fused ? *node.body : graph;
-  const Node& product = fused ? *fused_product(g) : node;
-  const auto input = [&](const Node& reader, size_t i) { return fused ? leaf_index(g, reader.inputs[i]) : i; };
+  const FusionBody body(graph, node);
+  const Graph& g = body.graph();
+  const Node& product = node.op == Op::kFusion ? *fused_product(g) : node;
+  const auto input = [&](const Node& reader, size_t i) { return static_cast<size_t>(body.input(reader, i)); };
 
   const bool scaled = product.op == Op::kScaledMatmul;
   const size_t b = scaled ? 2 : 1, c = scaled ? 4 : 2;

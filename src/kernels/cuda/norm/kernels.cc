@@ -34,12 +34,8 @@ NormForward describe_norm(DeviceContext& context, const Graph& graph, const Node
 
 // Positions among the arguments; -1: not there.
 struct NormPlaces : SinkPlaces {
-  int x = 0, addend = -1, weight = 1, bias = -1;
-  int sum = -1, y = 0, mean = -1, rstd = 1;
+  int x, addend = -1, weight, bias = -1, sum = -1, y, mean = -1, rstd;
 
-  explicit NormPlaces(bool layer) {  // of a norm alone
-    if (layer) bias = 2, mean = 1, rstd = 2;
-  }
   NormPlaces(const FusionBody& body, const Chain& chain) : SinkPlaces(body, chain.sinks[0]) {
     const Node &norm = *chain.core, *add = chain.residual;
     const bool layer = is_layer(norm);
@@ -70,9 +66,16 @@ struct RankSum {
   }
 };
 
-BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node& norm, const Node* quantize,
-                         const NormPlaces& where, RankSum ranks = {}) {
-  NormForward fixed = describe_norm(context, graph, norm);
+BoundKernel bind_chain(DeviceContext& context, const FusionBody& body, const Chain& chain) {
+  const NormPlaces where(body, chain);
+  const Node* quantize = chain.sinks[0].quantize;
+  RankSum ranks;
+  if (chain.rank_sum != nullptr) {
+    if (context.has_device())
+      ranks.group = &context.ranks().group(parse_axes(chain.rank_sum->attr<std::string>("over")));
+    ranks.bytes = chain.rank_sum->results[0].bytes();
+  }
+  NormForward fixed = describe_norm(context, body.graph(), *chain.core);
   if (quantize != nullptr) {
     fixed.quantize.scaling = parse_scale_layout(quantize->attr<std::string>("scaling"));
     fixed.quantize.format = quantize->results[0].dtype;
@@ -103,43 +106,41 @@ BoundKernel bind_norm_at(DeviceContext& context, const Graph& graph, const Node&
           [call_of, plan, ranks](const KernelArgs& args) {
             constexpr const char* kAfter[] = {"", "; transposed codes", "; tiles"};  // by NormPasses
             return ranks.label() + to_string(plan) + kAfter[static_cast<size_t>(norm_passes(call_of(args)))];
-          }};
+          },
+          ranks.bytes + (quantize == nullptr ? 0 : 2 * fixed.rows * int64_t{sizeof(float)})};
 }
 
 BoundKernel bind_norm(DeviceContext& context, const Graph& graph, const Node& node) {
-  if (!has_types(graph, node)) return {};
-  return bind_norm_at(context, graph, node, nullptr, NormPlaces(is_layer(node)));
+  return has_types(graph, node) ? bind_chain(context, {graph, node}, {.core = &node}) : BoundKernel();
 }
 
 // Positions among the arguments; -1: not there.
 struct GradientPlaces {
-  int x, weight, mean, rstd, dy, addend = -1, dx, dweight, dbias, sum = -1, amax = -1, column_sum = -1;
+  int x, weight, mean, rstd, dy, addend = -1, dx, dweight, dbias, sum = -1, amax, column_sum;
 
-  // input(slot) and result(index) of the gradient give the node's.
-  template <typename Input, typename Result>
-  GradientPlaces(bool layer, const Input& input, const Result& result)
-      : x(input(0)),
-        weight(input(1)),
-        mean(layer ? input(2) : -1),
-        rstd(input(layer ? 3 : 2)),
-        dy(input(layer ? 4 : 3)),
-        dx(result(0)),
-        dweight(result(1)),
-        dbias(layer ? result(2) : -1) {}
+  GradientPlaces(const FusionBody& body, const Chain& chain) {
+    const Node &grad = *chain.core, *add = chain.residual;
+    const bool layer = is_layer(grad);
+    x = body.input(grad, 0), weight = body.input(grad, 1), mean = layer ? body.input(grad, 2) : -1;
+    rstd = body.input(grad, layer ? 3 : 2), dy = body.input(grad, layer ? 4 : 3);
+    dx = body.result(grad, 0), dweight = body.result(grad, 1), dbias = layer ? body.result(grad, 2) : -1;
+    amax = body.result(chain.sinks[0].amax), column_sum = body.result(chain.sinks[0].column_sum);
+    if (add != nullptr) addend = body.input(*add, body.reads(*add, 0, grad) ? 1 : 0), sum = body.result(*add, 0);
+  }
 };
 
-BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const Node& grad, const GradientPlaces& where,
-                             bool column_sum = false) {
-  const TensorType& dx = grad.results[0];
+BoundKernel bind_gradient_chain(DeviceContext& context, const FusionBody& body, const Chain& chain) {
+  const GradientPlaces where(body, chain);
+  const TensorType& dx = chain.core->results[0];
   const NormGradientPlan plan = choose_norm_gradient(
       {.rows = dx.shape.rows(), .cols = dx.shape.cols(), .dtype = dx.dtype, .adds = where.addend >= 0},
       context.facts());
-  const int sums = (is_layer(grad) ? 2 : 1) + (column_sum ? 1 : 0);
   const NormGradient fixed{.dtype = dx.dtype,
-                           .weight_dtype = graph.dtype(grad.inputs[1]),
-                           .layer = is_layer(grad),
+                           .weight_dtype = body.graph().dtype(chain.core->inputs[1]),
+                           .layer = is_layer(*chain.core),
                            .rows = dx.shape.rows(),
                            .cols = dx.shape.cols()};
+  const int sums = (fixed.layer ? 2 : 1) + (chain.sinks[0].column_sum != nullptr ? 1 : 0);
   return {[call = fixed, where, plan](const KernelArgs& args) mutable {
             call.x = at(args.in, where.x), call.weight = at(args.in, where.weight), call.dy = at(args.in, where.dy);
             call.mean = at<const float>(args.in, where.mean), call.rstd = at<const float>(args.in, where.rstd);
@@ -154,9 +155,7 @@ BoundKernel bind_gradient_at(DeviceContext& context, const Graph& graph, const N
 }
 
 BoundKernel bind_gradient(DeviceContext& context, const Graph& graph, const Node& node) {
-  if (!has_types(graph, node)) return {};
-  const auto same = [](int i) { return i; };
-  return bind_gradient_at(context, graph, node, {is_layer(node), same, same});
+  return has_types(graph, node) ? bind_gradient_chain(context, {graph, node}, {.core = &node}) : BoundKernel();
 }
 
 // --- fusions
@@ -184,37 +183,18 @@ bool takes_norm_fusion(const FusionBody& body, const Chain& chain) {
 }
 
 BoundKernel bind_norm_fusion(DeviceContext& context, const Fusion& fusion) {
-  const FusionBody& body = fusion.body;
-  const Chain& chain = *fusion.chain;
-  if (!takes_norm_fusion(body, chain)) return {};
-  RankSum ranks;
-  if (chain.rank_sum != nullptr) {
-    if (context.has_device())
-      ranks.group = &context.ranks().group(parse_axes(chain.rank_sum->attr<std::string>("over")));
-    ranks.bytes = chain.rank_sum->results[0].bytes();
-  }
-  BoundKernel kernel =
-      bind_norm_at(context, body.graph(), *chain.core, chain.sinks[0].quantize, NormPlaces(body, chain), ranks);
-  kernel.workspace = ranks.bytes;
-  if (chain.sinks[0].quantize != nullptr)
-    kernel.workspace += 2 * chain.core->results[0].shape.rows() * int64_t{sizeof(float)};
-  return kernel;
+  return takes_norm_fusion(fusion.body, *fusion.chain) ? bind_chain(context, fusion.body, *fusion.chain)
+                                                       : BoundKernel();
 }
 
 // norm_grad, add (, bias_grad) (, amax): one operand of the sum is dx, the other comes from outside.
 BoundKernel bind_gradient_fusion(DeviceContext& context, const Fusion& fusion) {
-  const FusionBody& body = fusion.body;
+  const Graph& body = fusion.body.graph();
   const Chain& chain = *fusion.chain;
-  if (chain.residual == nullptr || chain.sinks[0].quantize != nullptr || !has_types(body.graph(), *chain.core) ||
-      !same_types(body.graph(), *chain.residual) || !norm_fits_registers(chain.core->results[0].shape.cols()))
+  if (chain.residual == nullptr || chain.sinks[0].quantize != nullptr || !has_types(body, *chain.core) ||
+      !same_types(body, *chain.residual) || !norm_fits_registers(chain.core->results[0].shape.cols()))
     return {};
-  const Node &grad = *chain.core, &add = *chain.residual;
-  GradientPlaces where(
-      is_layer(grad), [&](size_t slot) { return body.input(grad, slot); },
-      [&](int result) { return body.result(grad, result); });
-  where.addend = body.input(add, body.reads(add, 0, grad) ? 1 : 0), where.sum = body.result(add, 0);
-  where.amax = body.result(chain.sinks[0].amax), where.column_sum = body.result(chain.sinks[0].column_sum);
-  return bind_gradient_at(context, body.graph(), grad, where, chain.sinks[0].column_sum != nullptr);
+  return bind_gradient_chain(context, fusion.body, chain);
 }
 
 constexpr KernelEntry kKernels[] = {

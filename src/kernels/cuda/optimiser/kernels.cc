@@ -30,32 +30,26 @@ struct Member {
   bool grad_bf16;
 };
 
-// input(slot) and result(index) of the update give the node's.
-template <typename Input, typename Result>
-Member member_of(const Graph& graph, const Node& update, const Input& input, const Result& result) {
+Member member_of(const FusionBody& body, const Node& update) {
   const OpFacts& facts = op_facts(update.op);
-  Member member{.param = input(0),
-                .grad = input(1),
-                .m = input(facts.first_moment),
-                .new_param = result(0),
-                .new_m = result(1),
+  const auto moment = static_cast<size_t>(facts.first_moment);
+  Member member{.param = body.input(update, 0),
+                .grad = body.input(update, 1),
+                .m = body.input(update, moment),
+                .new_param = body.result(update, 0),
+                .new_m = body.result(update, 1),
                 .count = update.results[0].shape.elements(),
                 .weight_decay = update.attrs.get<double>("weight_decay"),
-                .grad_bf16 = graph.dtype(update.inputs[1]) == DType::kBF16};
-  if (facts.moments == 2) member.v = input(facts.first_moment + 1), member.new_v = result(2);
+                .grad_bf16 = body.graph().dtype(update.inputs[1]) == DType::kBF16};
+  if (facts.moments == 2) member.v = body.input(update, moment + 1), member.new_v = body.result(update, 2);
   return member;
 }
 
-// lr, step, clip, finite
-using ScalarPlaces = std::array<int, 4>;
-template <typename Input>
-ScalarPlaces scalars_of(const Node& update, const Input& input) {
-  const int first = op_facts(update.op).first_scalar;
-  return {input(first), input(first + 1), input(first + 2), input(first + 3)};
-}
-
 // workspace: LAMB's trust ratios, and two float64 for every piece of its parameters.
-BoundKernel bind_members(const Node& first, std::vector<Member> members, const ScalarPlaces& scalars) {
+BoundKernel bind_members(const FusionBody& body, const Node& first, std::vector<Member> members) {
+  std::array<int, 4> scalars;  // lr, step, clip, finite
+  for (size_t i = 0; i < 4; ++i)
+    scalars[i] = body.input(first, static_cast<size_t>(op_facts(first.op).first_scalar) + i);
   int64_t pieces = 0;
   if (first.op == Op::kLamb)
     for (const Member& m : members) pieces += (m.count + kLambPiece - 1) / kLambPiece;
@@ -90,10 +84,8 @@ BoundKernel bind_members(const Node& first, std::vector<Member> members, const S
 }
 
 BoundKernel bind_update(DeviceContext&, const Graph& graph, const Node& node) {
-  if (!takes_update(graph, node)) return {};
-  const auto input = [&](int slot) { return slot < static_cast<int>(node.inputs.size()) ? slot : -1; };
-  const auto result = [](int index) { return index; };
-  return bind_members(node, {member_of(graph, node, input, result)}, scalars_of(node, input));
+  const FusionBody body(graph, node);
+  return takes_update(graph, node) ? bind_members(body, node, {member_of(body, node)}) : BoundKernel();
 }
 
 // --- groups (passes/group_updates.h): several parameters, with casts and amaxes of what they become
@@ -114,18 +106,13 @@ BoundKernel bind_group(DeviceContext&, const Fusion& fusion) {
     if (!is_optimizer_update(update.op) || update.op != first->op || !takes_update(body.graph(), update) ||
         std::ssize(members) == kUpdateEntries)
       return {};
-    const auto input = [&](int slot) { return body.input(update, static_cast<size_t>(slot)); };
-    Member& member = members.emplace_back(
-        member_of(body.graph(), update, input, [&](int index) { return body.result(update, index); }));
+    Member& member = members.emplace_back(member_of(body, update));
     for (const Node& reader : body.graph().nodes()) {
       if (reader.op != Op::kCast && reader.op != Op::kReduce) continue;
       if (body.reads(reader, 0, update)) (reader.op == Op::kCast ? member.copy : member.amax) = body.result(reader, 0);
     }
   }
-  if (first == nullptr) return {};
-  const ScalarPlaces scalars =
-      scalars_of(*first, [&](int slot) { return body.input(*first, static_cast<size_t>(slot)); });
-  return bind_members(*first, std::move(members), scalars);
+  return first != nullptr ? bind_members(body, *first, std::move(members)) : BoundKernel();
 }
 
 BoundKernel bind_squares(DeviceContext&, const Graph& graph, const Node& node) {

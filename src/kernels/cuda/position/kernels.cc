@@ -41,30 +41,27 @@ BoundRope rope_of_node(DeviceContext& context, const Node& node) {
   return rope;
 }
 
-BoundKernel bind(DeviceContext& context, const Graph&, const Node& node) {
-  if (!is_wide_float(node.results[0].dtype)) return {};
-  return [rope = rope_of_node(context, node), dtype = node.results[0].dtype,
-          sm_count = context.sm_count()](const KernelArgs& args) {
-    launch_rope(dtype, rope.plan, args.in[0].data, args.in[1].as<const int32_t>(), args.out[0].data, nullptr, nullptr,
-                sm_count, args.stream);
-  };
-}
-
-BoundKernel bind_amax(DeviceContext& context, const Fusion& fusion) {
-  const FusionBody& body = fusion.body;
-  const Sinks& sinks = fusion.chain->sinks[0];
-  const Node& member = *fusion.chain->core;
-  const TensorType& type = member.results[0];
-  if (sinks.amax == nullptr || sinks.quantize != nullptr || sinks.column_sum != nullptr || !is_wide_float(type.dtype))
-    return {};
-  const auto x = static_cast<size_t>(body.input(member, 0)), positions = static_cast<size_t>(body.input(member, 1));
-  const int y = body.result(member, 0), amax = body.result(sinks.amax);
-  const auto run = [=, sm_count = context.sm_count(), rope = rope_of_node(context, member),
+BoundKernel bind_rope(DeviceContext& context, const FusionBody& body, const Node& node, const Node* reduce) {
+  const TensorType& type = node.results[0];
+  if (!is_wide_float(type.dtype)) return {};
+  const auto x = static_cast<size_t>(body.input(node, 0)), positions = static_cast<size_t>(body.input(node, 1));
+  const int y = body.result(node, 0), amax = body.result(reduce);
+  const auto run = [=, sm_count = context.sm_count(), rope = rope_of_node(context, node),
                     dtype = type.dtype](const KernelArgs& args) {
     launch_rope(dtype, rope.plan, args.in[x].data, args.in[positions].as<const int32_t>(), at(args.out, y),
                 at<float>(args.out, amax), reinterpret_cast<uint32_t*>(args.workspace.data()), sm_count, args.stream);
   };
-  return {run, type.shape.rows() * int64_t{sizeof(uint32_t)}};
+  return {run, reduce == nullptr ? 0 : type.shape.rows() * int64_t{sizeof(uint32_t)}};
+}
+
+BoundKernel bind(DeviceContext& context, const Graph& graph, const Node& node) {
+  return bind_rope(context, {graph, node}, node, nullptr);
+}
+
+BoundKernel bind_amax(DeviceContext& context, const Fusion& fusion) {
+  const Sinks& sinks = fusion.chain->sinks[0];
+  if (sinks.amax == nullptr || sinks.quantize != nullptr || sinks.column_sum != nullptr) return {};
+  return bind_rope(context, fusion.body, *fusion.chain->core, sinks.amax);
 }
 
 // --- the scatter_rowss of a layer's keys and values as one kernel, with the ropes of queries and keys before them or
