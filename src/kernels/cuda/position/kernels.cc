@@ -136,7 +136,8 @@ struct Append {
 
  private:
   static void* made(const KernelArgs& args, int input, int output) {
-    const Tensor to = output < 0 ? Tensor{} : args.out[static_cast<size_t>(output)];
+    if (output < 0) return nullptr;  // there may be no such input either
+    const Tensor& to = args.out[static_cast<size_t>(output)];
     copy_tensor(args.in[static_cast<size_t>(input)], to, args.stream);
     return to.data;
   }
