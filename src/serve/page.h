@@ -1,4 +1,4 @@
-// The page at /: chat and charts in a browser, one file without anything from outside (page/index.html).
+// The page at /: chat and charts in a browser, one file, made of page/, without anything from outside.
 #pragma once
 
 #include <string_view>
