@@ -42,10 +42,7 @@ class Page:
         os.close(theirs_out)
         self.session, self.count, self.rest = None, 0, b""
         self.events, self.answers = collections.deque(), {}
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
-            self.call(f"{domain}.enable")
+        self.tab()
 
     def __enter__(self):
         return self
@@ -57,18 +54,31 @@ class Page:
         os.close(self.of)
         self.folder.cleanup()
 
+    def tab(self):
+        """Opens one more tab, which calls go to from now on. Returns the `session` of the former."""
+        former, self.session = self.session, None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            self.call(f"{domain}.enable")
+        return former
+
     def call(self, method, **params):
+        number = self._send(method, params)
+        deadline = time.monotonic() + PATIENCE
+        while number not in self.answers:
+            self._read(deadline, method)
+        answer = self.answers.pop(number)
+        assert "error" not in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def _send(self, method, params):
         self.count += 1
         message = {"id": self.count, "method": method, "params": params}
         if self.session:
             message["sessionId"] = self.session
         os.write(self.to, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE
-        while self.count not in self.answers:
-            self._read(deadline, method)
-        answer = self.answers.pop(self.count)
-        assert "error" not in answer, f"{method}: {answer}"
-        return answer["result"]
+        return self.count
 
     def _read(self, deadline, what):
         if not select.select([self.of], [], [], max(deadline - time.monotonic(), 0))[0]:
@@ -81,6 +91,8 @@ class Page:
                 self.answers[message["id"]] = message
             else:
                 self.events.append((message["method"], message["params"]))
+                if message["method"] == "Page.javascriptDialogOpening":  # whether the page may be left: yes
+                    self._send("Page.handleJavaScriptDialog", {"accept": True})
 
     def evaluate(self, script):
         """The value of an expression; promises are waited for."""

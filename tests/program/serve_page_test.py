@@ -1,8 +1,10 @@
-"""The page of `octet serve` in headless Chromium: streams, stops, schemas, tools, charts, keys, small screens, dark.
+"""The page of `octet serve` in headless Chromium: streams, stops, schemas, tools, Markdown, chats that are kept, charts, keys,
+small screens, dark.
 Usage: serve_page_test.py OCTET TEXT [FOLDER FOR PICTURES]. Exit status 77: Chromium or the model is absent."""
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import tempfile
 import urllib.request
 
 from chromium import NAMES, Page, find_chromium
+from rank_runs import wait_until
 from served import Served, new_key, skip, tiny_chat
 
 REPLY = "(document.querySelector('article:last-child') ?? document.body)"
@@ -28,6 +31,43 @@ SCRIPTED = """window.fetch = ((real, parts) => async (path, options) => {
 })(window.fetch, %s)"""
 
 
+# What models write, all kinds of blocks; the last fence is not closed.
+DOCUMENT = """# A heading with `code`
+
+Text with *emphasis*, **strong**, ***both***, ~~deleted~~ and a [link](https://example.com/a_(b)) in two
+lines, 2 * 3 * 4, a_name_of_it, \\*no emphasis\\*, \\( a_1 * b_2 * c \\), <b>no tag</b> &amp; https://example.org/x.
+
+- one
+- **two**
+  - inner
+    - innermost
+- three
+
+3. third
+   ```python
+   def twice(x):
+   \treturn 2 * x  # a line that is too long for a telephone and has to scroll in its own box, not with the page
+
+   ```
+4. fourth
+   goes on
+
+> quoted
+> - with a list
+
+| left | right | a column that makes the table wider than a telephone |
+|:-----|------:|---|
+| `a\\|b` | **1** | of some words and of some words and of some words |
+| half |
+
+---
+
+```
+never closed <i>
+"""
+SHOWN = """(text => { chat.items = [{role: 'user', content: 'Show it'}, {role: 'assistant', content: text}]; keep(chat), draw(); })(%s)"""
+
+
 def delta(finish=None, **what):
     return {"choices": [{"index": 0, "delta": what, "finish_reason": finish}]}
 
@@ -39,7 +79,14 @@ def ask(port, path, body):
 
 
 def text_of(page):
-    return page.evaluate(f"{REPLY}.querySelector(':scope > .text')?.textContent ?? ''")
+    return page.evaluate("chat.items.at(-1).content")
+
+
+def press(page, name, article="article:last-child"):
+    """Clicks the button of this class in an article, by the mouse as a user does."""
+    page.evaluate(f"document.querySelector('{article} button.{name}').id = 'pressed'")
+    page.click("pressed")
+    page.evaluate("document.getElementById('pressed')?.removeAttribute('id')")
 
 
 def send(page, text):
@@ -83,6 +130,7 @@ def check_chat(page, port):
 def check_schema_and_stop(page):
     page.fill("schema", '{"enum": ["red", "blue"]}')
     assert send(page, "A colour?") in ('"red"', '"blue"')
+    assert page.evaluate(f"{REPLY}.querySelector('.text').textContent === chat.items.at(-1).content"), "JSON is no Markdown"
     count = page.evaluate("document.querySelectorAll('article').length")
     page.fill("schema", "{")
     page.fill("input", "Not sent")
@@ -120,6 +168,7 @@ def check_calls_and_markup(page):
     page.evaluate(SCRIPTED % json.dumps(turns))
     page.fill("tools", '[{"type": "function", "function": {"name": "get"}}]')
     assert send(page, "Call it") == evil
+    assert page.evaluate(f"{REPLY}.querySelector('.markdown').textContent") == evil
     assert page.evaluate("sent.tools[0].function.name") == "get"
     thought = "document.querySelector('article:last-child details.reasoning')"
     assert page.evaluate(f"{thought}.querySelector('.text').textContent") == "hm " + evil
@@ -134,6 +183,233 @@ def check_calls_and_markup(page):
     page.key("Enter")
     page.wait(f"{STATUS} === {json.dumps('the server ' + evil)}")
     assert page.evaluate("typeof evil") == "undefined" and page.evaluate("document.querySelectorAll('img, b.x').length") == 0
+
+
+def check_markdown(page):
+    """Blocks and spans as CommonMark has them, the same however the text is cut; nothing that was drawn is drawn again but the
+    end; markup, and addresses of other kinds, are text."""
+    page.evaluate("""window.marked = (text, step = 1e9) => {
+      const root = document.createElement('div'), markdown = new Markdown(root);
+      for (let i = 0; i < text.length; i += step) markdown.write(text.slice(i, i + step));
+      markdown.end();
+      return root;
+    }""")
+    link = '<a href="{0}" title="{0}" target="_blank" rel="noopener noreferrer">{1}</a>'.format
+    for text, wanted in {
+            "*a* **b** ***c*** ~~d~~ _e_ a_b_c 2 * 3": "<p><em>a</em> <strong>b</strong> <em><strong>c</strong></em> <del>d</del> "
+            "<em>e</em> a_b_c 2 * 3</p>",
+            "**a *b** c*": "<p><em><em>a <em>b</em></em> c</em></p>", "**open": "<p>**open</p>", "*a **b***": "<p><em>a <strong>b</strong></em></p>",
+            "`a*b*` ``c ` d`` `e": "<p><code>a*b*</code> <code>c ` d</code> `e</p>", "\\*a\\* \\[x_1*y*z\\]": "<p>*a* \\[x_1*y*z\\]</p>",
+            "[a *b*](http://x/y_(z)) ![p](https://q/r.png \"t\")": f"<p>{link('http://x/y_(z)', 'a <em>b</em>')} {link('https://q/r.png', 'p')}</p>",
+            "(https://x/y). [m](mailto:a@b)": f"<p>({link('https://x/y', 'https://x/y')}). {link('mailto:a@b', 'm')}</p>",
+            "# a #\n####### b\n###### c": "<h3>a</h3><p>####### b</p><h6>c</h6>",
+            "- a\n- b\n  - c\n\n  d\n1. e\n7. f": '<ul><li><p>a</p></li><li><p>b</p><ul><li><p>c</p></li></ul><p>d</p></li></ul>'
+            '<ol start="1"><li><p>e</p></li><li><p>f</p></li></ol>',
+            "a\n2. b\n1. c": '<p>a\n2. b</p><ol start="1"><li><p>c</p></li></ol>', "* * *\n***": "<hr><hr>", "> a\nb\n\nc": "<blockquote><p>a\nb</p></blockquote><p>c</p>",
+            "~~~js x\n```\n  a\n~~~~\nb": "<code js>```\n  a\n</code><p>b</p>", "```\na": "<code text>a\n</code>",
+            "|a|b|\n|-|:-:|\n|c\n\nd": '<table><tr><th>a</th><th class="center">b</th></tr><tr><td>c</td><td></td></tr></table><p>d</p>',
+            "|a|b|\n|-|": "<p>|a|b|\n|-|</p>", "a|b\n-|-\nc|`d`": "<table><tr><th>a</th><th>b</th></tr><tr><td>c</td><td><code>d</code></td></tr></table>"}.items():
+        found = page.evaluate(f"marked({json.dumps(text)}).innerHTML")
+        for pattern, short in ((r'<div class="code">.*?<span>(.*?)</span>.*?<code>(.*?)</code></pre></div>', r"<code \1>\2</code>"),
+                               (r'<div class="paragraph"><div class="table">(.*?)</div></div>', r"\1"), ("</?t(head|body)>", ""),
+                               (r'<div class="paragraph">(.*?)</div>', r"<p>\1</p>")):
+            found = re.sub(pattern, short, found, flags=re.S)
+        assert found == wanted, (text, found, wanted)
+    evil = ["<script>evil=1</script>", "<img src=x onerror=evil=1>", "[a](javascript:evil=1)", "[a](JaVaScRiPt:evil=1)", "[a](&#106;avascript:evil=1)",
+            "[a](java\tscript:evil=1)", "[a]( javascript:evil=1)", "[a](<javascript:evil=1>)", "<javascript:evil=1>", "[a](data:text/html,<script>evil=1</script>)",
+            "[a](vbscript:x)", "[a](//x/y)", "[a](x.html)", "[a](file:///etc/passwd)", "![a](javascript:evil=1)", "![a](x\"onerror=\"evil=1)", "`<img src=x>`",
+            "```\"><img src=x onerror=evil=1>\n</code></pre><script>evil=1</script>\n```", "# <iframe srcdoc='<script>evil=1</script>'>", "| <svg onload=evil=1> |\n|---|\n| <a href='javascript:x'>y</a> |",
+            "[a](https://x\" onclick=\"evil=1)", "[<img src=x onerror=evil=1>](https://x)", "https://x/'onmouseover='evil=1'", "- <style>*{display:none}</style>", "> </div></article><form action=//x>", "\0<b>\0"]
+    seen = page.evaluate("""(texts => {
+      const tags = new Set(), attributes = new Set(), schemes = new Set();
+      for (const element of texts.flatMap(text => [...marked(text).querySelectorAll('*'), ...marked(text, 1).querySelectorAll('*')])) {
+        tags.add(element.tagName);
+        for (const {name} of element.attributes) attributes.add(name);
+        if (element.tagName === 'A') schemes.add(element.protocol);
+      }
+      return [[...tags], [...attributes], [...schemes]];
+    })(%s)""" % json.dumps(evil + [DOCUMENT, " ".join(evil)]))
+    assert set(seen[0]) <= set("DIV SPAN BUTTON PRE CODE H3 H4 H5 H6 UL OL LI BLOCKQUOTE HR TABLE THEAD TBODY TR TH TD A EM STRONG DEL".split()), seen
+    assert set(seen[1]) <= {"class", "href", "title", "target", "rel", "start", "type"} and set(seen[2]) <= {"http:", "https:", "mailto:"}, seen
+    for step in (1, 2, 7, 50):
+        assert page.evaluate("(text => marked(text, %d).innerHTML === marked(text).innerHTML)(%s)" % (step, json.dumps(DOCUMENT))), step
+    faults = page.evaluate("""(text => {
+      const root = document.createElement('div'), markdown = new Markdown(root), faults = [];
+      let before = [];
+      for (const character of text) {
+        markdown.write(character);
+        const now = [...root.children], said = root.textContent;
+        if (before.slice(0, -1).some((node, i) => node !== now[i])) faults.push(['drawn again', said]);
+        for (const mark of ['```', '**', '~~', '|-', '---', '](']) if (said.includes(mark)) faults.push([mark, said]);
+        before = now;
+      }
+      return faults;
+    })(%s)""" % json.dumps(DOCUMENT))
+    assert not faults, faults[0]
+    for block in ("word **bold** `code` ", "- item\n", "```\nline\n```\n", "|a|b|\n|-|-|\n", "\n\nparagraph ", "> quoted "):
+        drawn = [page.evaluate("""(text => {  // characters of the nodes that were made
+          const root = document.createElement('div'), markdown = new Markdown(root), watch = new MutationObserver(() => {});
+          watch.observe(root, {childList: true, subtree: true});
+          let sum = 0;
+          for (let i = 0; i < text.length; i += 10) {
+            markdown.write(text.slice(i, i + 10));
+            for (const {addedNodes} of watch.takeRecords()) for (const node of addedNodes) sum += 1 + node.textContent.length;
+          }
+          return sum;
+        })(%s)""" % json.dumps(block[:0] + (block * 20_000)[:size])) for size in (8_000, 16_000)]
+        assert drawn[1] < 2.3 * drawn[0], (block, drawn)
+    page.evaluate(SHOWN % json.dumps(DOCUMENT))
+
+
+def check_messages(page):
+    """Copies, edits with what follows made anew, answers anew; a failure loses nothing."""
+    page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    answer = "Some **code**:\n```c\nint x;\n```"
+    turns = [[delta(content=text), delta(finish="stop")] for text in ("first", answer, "second")] + [[{"error": {"message": "no more"}}]]
+    page.click("fresh")
+    page.evaluate(SCRIPTED % json.dumps(turns))
+    assert send(page, "One") == "first" and send(page, "Two") == answer
+    for name, wanted in (("copy", answer), ("bar .copy", "int x;\n")):
+        page.evaluate(f"document.querySelector('article:last-child {'.head' if name == 'copy' else '.bar'} .copy').id = 'pressed'")
+        page.click("pressed")
+        page.wait("document.getElementById('pressed').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == wanted
+        page.evaluate("document.getElementById('pressed').removeAttribute('id')")
+    press(page, "again")
+    page.wait(f"{ENDED} && chat.items.at(-1).content === 'second'")
+    assert page.evaluate("sent.messages.map(m => m.content)") == ["One", "first", "Two"]
+    whole = page.evaluate("JSON.stringify(chat.items)")
+    press(page, "edit", "article.user")
+    page.key("Escape")
+    assert page.evaluate("document.querySelectorAll('#log form').length === 0 && chat.items.length === 4")
+    press(page, "edit", "article.user")
+    page.evaluate("document.querySelector('#log form textarea').select()")
+    page.type("Other")
+    page.key("Enter", shift=True)
+    page.key("Enter")  # fails in the stream, with the reply begun: the edit holds
+    page.wait(f"{STATUS} === 'no more'")
+    assert page.evaluate("sent.messages.map(m => m.content)") == ["Other\n"]
+    assert page.evaluate("chat.items.length") == 2 and page.evaluate("chat.items[1].foot").endswith("ended: no more")
+    page.evaluate(f"chat.items = {whole}; draw(); window.fetch = async () => new Response('{{}}', {{status: 503}})")
+    press(page, "edit", "article.user")
+    page.key("Enter")  # refused: all is as it was, what was typed too
+    page.wait(f"{STATUS} === 'the server answers 503' && !running")
+    assert page.evaluate("JSON.stringify(chat.items)") == whole
+    assert page.evaluate("document.querySelector('#log form textarea').value") == "One"
+    press(page, "again")
+    page.wait(f"{STATUS} === 'the server answers 503' && !running")
+    assert page.evaluate("JSON.stringify(chat.items)") == whole and page.evaluate("document.querySelectorAll('article').length") == 4
+    page.fill("input", "Typed")
+    page.key("Enter")
+    page.wait(f"{STATUS} === 'the server answers 503' && !running")
+    assert page.evaluate("JSON.stringify(chat.items)") == whole and page.evaluate("document.getElementById('input').value") == "Typed"
+    page.fill("input", "")
+
+
+def listed(page):
+    return page.evaluate("[...document.querySelectorAll('#list button')].map(b => b.textContent)")
+
+
+def check_chats(page, url):
+    """Chats outlive a reload, with their settings; renamed, exported, deleted; what another program keeps there is let be."""
+    page.evaluate("localStorage.clear(); localStorage.setItem('other', '{'); localStorage.setItem('octet.chat.bad', '{\"items\": [{}]}'); chats.clear()")
+    page.open(url)
+    page.wait("document.getElementById('model').options.length > 0")
+    assert listed(page) == [] and page.evaluate("document.getElementById('export').disabled")
+    page.fill("max_tokens", "8")
+    page.fill("system", "Be brief.")
+    said = send(page, "The first\nchat")
+    page.click("fresh")
+    page.fill("system", "Be long.")
+    send(page, "The second")
+    assert listed(page) == ["The second", "The first"]
+    page.evaluate("document.querySelectorAll('#list button')[1].click()")
+    page.fill("title", "Renamed")
+    page.key("Enter")
+    page.wait("document.querySelector('#list button').textContent === 'Renamed'")
+    page.evaluate("window.before = true, location.reload()")
+    page.wait("!window.before && document.readyState === 'complete' && document.getElementById('model').options.length > 0")
+    assert listed(page) == ["Renamed", "The second"]
+    assert page.evaluate("[...document.querySelectorAll('article .text')].map(e => e.textContent)")[0] == "The first\nchat"
+    assert text_of(page) == said and page.evaluate("document.getElementById('system').value") == "Be brief."
+    assert page.evaluate("document.querySelector('#list [aria-current=true]').textContent") == "Renamed"
+    with tempfile.TemporaryDirectory() as folder:
+        page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder)
+        for button, name in (("export", "Renamed.json"), ("export-all", "chats.json")):
+            page.click(button)
+            file = pathlib.Path(folder) / name
+            wait_until(lambda: file.exists() and file.stat().st_size > 0, f"{name} is there")
+            value = json.loads(file.read_text())
+            first = value if button == "export" else value[0]
+            assert first["title"] == "Renamed" and first["messages"][1]["content"] == said and first["settings"]["system"] == "Be brief."
+    page.click("delete")
+    assert listed(page) == ["Renamed", "The second"], "the first click asks"
+    page.click("delete")
+    assert listed(page) == ["The second"] and page.evaluate("document.querySelectorAll('article').length") == 0
+    assert page.evaluate("Object.keys(localStorage).length") == 3 and page.evaluate("localStorage.other") == "{"
+
+
+def check_two_tabs(page, url):
+    """Tabs see each other's chats; of two that go on with one chat at once, the later goes on as a copy."""
+    page.evaluate("document.querySelector('#list button').click()")
+    address = page.evaluate("location.href")
+    first = page.tab()
+    page.size(1280, 800)
+    page.open(address)
+    page.wait("document.getElementById('model').options.length > 0 && chat.items.length === 2")
+    second, page.session = page.session, first
+    page.fill("input", "From the first tab")
+    page.key("Enter")
+    page.wait(f"chat.items.length === 4 && {ENDED} && !running")
+    page.session = second
+    page.wait("chat.items.length === 4 && document.querySelectorAll('article').length === 4")
+    page.evaluate("running = new AbortController()")  # as if a reply was under way
+    page.session = first
+    page.fill("input", "Once more from the first")
+    page.key("Enter")
+    page.wait(f"chat.items.length === 6 && {ENDED} && !running")
+    page.session = second
+    page.wait("JSON.parse(localStorage['octet.chat.' + chat.id]).items.length === 6")
+    page.evaluate("running = null; chat.items.push({role: 'user', content: 'From the second'}); keep(chat)")
+    assert sorted(listed(page)) == ["The second", "The second (copy)"], listed(page)
+    page.session = first
+    page.wait("document.querySelectorAll('#list button').length === 2")
+    counts = page.evaluate("Object.keys(localStorage).filter(k => k !== 'octet.chat.bad' && k !== 'other').map(k => JSON.parse(localStorage[k]).items.length)")
+    assert sorted(counts) == [5, 6], counts
+    page.session = second
+    page.evaluate("document.getElementById('delete').click(), document.getElementById('delete').click()")
+    page.call("Page.close")
+    page.session = first
+    page.wait("document.querySelectorAll('#list button').length === 1")
+
+
+def check_storage(page, url):
+    """Where the browser keeps nothing, and where it is full, the page says so and works; nothing of a chat is lost."""
+    page.open(url)
+    page.wait("document.getElementById('model').options.length > 0")
+    page.fill("max_tokens", "8")
+    page.evaluate("Storage.prototype.real = Storage.prototype.setItem; Storage.prototype.setItem = () => { throw new DOMException('it is full', 'QuotaExceededError'); }")
+    send(page, "Not kept")
+    assert page.evaluate(STATUS).endswith("it is full") and listed(page)[0] == "Not kept (in this tab only)"
+    page.evaluate("document.querySelectorAll('#list button')[1].click()")
+    page.evaluate("document.querySelectorAll('#list button')[0].click()")
+    assert page.evaluate("chat.items.length === 2 && document.querySelectorAll('article').length === 2")
+    page.evaluate("Storage.prototype.setItem = Storage.prototype.real; document.querySelectorAll('#list button')[1].click()")
+    page.click("delete")
+    page.click("delete")
+    assert listed(page) == ["Not kept"], "there is room again"
+    page.evaluate("document.querySelector('#list button').click(); chat.items[0].content = 'x'.repeat(4e6); keep(chat)")
+    assert "4 million characters" in page.evaluate(STATUS) and listed(page) == ["Not kept (in this tab only)"]
+    events = len(page.events)
+    script = page.call("Page.addScriptToEvaluateOnNewDocument", source="""Object.defineProperty(window, 'localStorage',
+        {get() { throw new DOMException('denied here', 'SecurityError'); }})""")["identifier"]
+    page.open(url + "?denied")
+    assert "Page.javascriptDialogOpening" in [method for method, _ in page.events][events:], "leaving asks while a chat is not kept"
+    page.wait(f"{STATUS}.includes('denied here')")
+    page.fill("max_tokens", "8")
+    assert send(page, "Hello") and page.evaluate("chat.items.length") == 2 and listed(page) == ["Hello (in this tab only)"]
+    assert "denied here" in page.evaluate(STATUS)
+    page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
 
 
 def check_charts(page):
@@ -151,15 +427,17 @@ def check_controls(page):
     named = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]
              and node["role"]["value"] in roles]
     assert len(named) > 12 and all(name for _, name in named), named
-    page.evaluate("document.getElementById('model').focus()")
-    reached = set()
-    for _ in range(30):
+    page.evaluate("document.getElementById('menu').focus()")
+    reached = {"menu"}
+    for _ in range(120):
         page.key("Tab")
         reached.add(page.evaluate("document.activeElement.id"))
+        if page.evaluate("document.activeElement.id") == "menu":
+            break
         shown = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert shown == "solid" or page.evaluate("document.activeElement === document.body"), page.evaluate("document.activeElement.id")
-    assert {"key", "fresh", "log", "input", "send", "mode", "schema"} <= reached, reached
-    for element in ("body", "label", "#send", "#hint"):
+    assert {"key", "fresh", "log", "input", "send", "mode", "schema", "title", "export", "delete"} <= reached, reached
+    for element in ("body", "label", "#send", "#hint", "article .copy", "#kept", "#list button"):
         contrast = page.evaluate("""(element => {
           const light = color => color.match(/[\\d.]+/g).slice(0, 3).map(c => c / 255)
             .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((s, c, i) => s + c * [.2126, .7152, .0722][i], 0);
@@ -172,18 +450,29 @@ def check_controls(page):
 
 
 def check_small(page, pictures):
-    """At 360 px nothing is wider than the screen, the composer is in sight, and the page works."""
-    for opened in ("false", "true"):
-        page.evaluate(f"for (const d of document.querySelectorAll('aside details')) d.open = {opened}")
+    """At 360 px the panel is folded, nothing is wider than the screen, the composer is in sight, and the page works."""
+    assert not page.evaluate("document.getElementById('side').checkVisibility()")
+    most = "Math.max(...[...document.querySelectorAll('body > *')].map(e => e.getBoundingClientRect().bottom))"
+    for opened in (False, True):
+        if opened:
+            page.click("menu")
+            page.evaluate("for (const d of document.querySelectorAll('aside details')) d.open = true")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         wide = page.evaluate("""[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&
-            e.getBoundingClientRect().right > 361).map(e => e.outerHTML.slice(0, 80))""")
+            !e.closest('pre, table') && e.getBoundingClientRect().right > 361).map(e => e.outerHTML.slice(0, 80))""")
         assert not wide, wide
-        pictures(f"small_{opened}")
+        pictures(f"small_{str(opened).lower()}")
         place = page.evaluate("(r => [r.top, r.bottom])(document.getElementById('composer').getBoundingClientRect())")
         assert 0 <= place[0] and place[1] <= 641, place
-        assert page.evaluate("document.getElementById('log').clientHeight") >= 60
+        assert page.evaluate("document.getElementById('log').clientHeight") >= (60 if opened else 400)
+    page.fill("max_tokens", "12")
+    page.click("menu")
+    low = page.evaluate("document.getElementById('input').clientHeight")
+    page.fill("input", "line\n" * 40)
+    assert page.evaluate("document.getElementById('input').clientHeight") > 4 * low, "the composer grows"
+    assert page.evaluate(most) <= 641 and page.evaluate("document.getElementById('log').clientHeight") >= 60
     assert send(page, "Hello")
+    assert page.evaluate("document.getElementById('input').clientHeight") == low
 
 
 def check_completions_and_key(octet, page):
@@ -207,7 +496,8 @@ def check_completions_and_key(octet, page):
             assert page.evaluate("[document.getElementById('mode').value, document.getElementById('asks').textContent]") == ["text", "Prompt"]
             page.fill("max_tokens", "12")
             assert send(page, "Once upon")
-            assert page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length + document.cookie.length") == 0
+            kept = page.evaluate("JSON.stringify({...localStorage}) + JSON.stringify({...sessionStorage}) + document.cookie")
+            assert "Once upon" in kept and key not in kept, "the key stays in the tab's memory"
             check_quiet(page, server.port, wanted_failures=["401"])
 
 
@@ -229,6 +519,13 @@ def main():
             pictures("wide")
             check_calls_and_markup(page)
             pictures("calls")
+            page.open(url)
+            check_markdown(page)
+            pictures("markdown")
+            check_messages(page)
+            check_chats(page, url)
+            check_two_tabs(page, url)
+            check_storage(page, url)
             page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
             check_controls(page)
             page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -240,9 +537,7 @@ def main():
             pictures("dark")
             page.size(360, 640)
             page.open(url + "?small")
-            assert not page.evaluate("document.getElementById('settings').open")
-            page.click("settings-title")
-            page.fill("max_tokens", "12")
+            page.evaluate(SHOWN % json.dumps(DOCUMENT))
             check_small(page, pictures)
             check_quiet(page, port)
         check_completions_and_key(octet, page)
