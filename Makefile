@@ -18,11 +18,8 @@ build:
 	@$(if $(CUDA),bash scripts/setup.sh cuda)
 	@bash scripts/build.sh $(PROGRAM_BUILD) $(JOBS) -DOCTET_TESTS=OFF $(if $(CUDA),-DOCTET_CUDA=ON)
 
-# The program with `octet serve`, in a build folder of its own.
-serve:
-	@bash scripts/setup.sh serve
-	@$(if $(CUDA),bash scripts/setup.sh cuda)
-	@bash scripts/build.sh $(PROGRAM_BUILD)_serve $(JOBS) -DOCTET_TESTS=OFF -DOCTET_SERVE=ON $(if $(CUDA),-DOCTET_CUDA=ON)
+# Another name of `build`, whose program has `octet serve`.
+serve: build
 
 test-build:
 	@bash scripts/setup.sh test
@@ -62,7 +59,7 @@ docs: test-build
 long: test-build
 	ctest --test-dir $(TEST_BUILD) -L L3 --output-on-failure
 
-# The whole label L0 under both, the server and the chat room too (OCTET_SERVE follows OCTET_TESTS).
+# The whole label L0 under both, the server and the chat room too.
 sanitizers: asan tsan
 
 asan:

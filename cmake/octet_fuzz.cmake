@@ -1,7 +1,7 @@
 # Fuzz targets: every *_fuzz.cc of a room becomes the libFuzzer program octet_<stem>, built only with -DOCTET_FUZZ=ON and
 # clang, with address and undefined-behaviour checks. The target octet_fuzzers builds them all.
 #
-#   CXX=clang++ cmake -S . -B build/fuzz -G Ninja -DOCTET_FUZZ=ON -DOCTET_SERVE=ON -DOCTET_TESTS=OFF -DOCTET_WERROR=OFF
+#   CXX=clang++ cmake -S . -B build/fuzz -G Ninja -DOCTET_FUZZ=ON -DOCTET_TESTS=OFF -DOCTET_WERROR=OFF
 #   ninja -C build/fuzz octet_fuzzers
 #   build/fuzz/src/io/octet_safetensors_fuzz -max_total_time=60 CORPUS_FOLDER
 if(OCTET_FUZZ)

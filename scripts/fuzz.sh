@@ -10,7 +10,7 @@ wanted=("$@")
 bash scripts/setup.sh fuzz
 mkdir -p build/fuzz
 clang=$(command -v clang++ || ls /usr/bin/clang++-* | sort -V | tail -n 1)
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DOCTET_FUZZ=ON -DOCTET_SERVE=ON -DOCTET_TESTS=OFF \
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DOCTET_FUZZ=ON -DOCTET_TESTS=OFF \
   -DOCTET_WERROR=OFF >build/fuzz/configure.log 2>&1 || { cat build/fuzz/configure.log >&2; exit 1; }
 ninja -C build/fuzz octet_fuzzers
 data=${OCTET_TEST_DATA:-../shared/data}

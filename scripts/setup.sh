@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|serve|test|check|tidy|fuzz|cuda
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
 # cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libeigen3-dev"
-serve="libboost1.81-dev libssl-dev"
+  libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libeigen3-dev
+  libboost1.81-dev libssl-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
-  serve) wanted="$program $serve" ;;
   test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin python3
-    iproute2 $serve" ;;
-  fuzz) wanted="$program $serve clang libclang-rt-dev python3" ;;
+    iproute2" ;;
+  fuzz) wanted="$program clang libclang-rt-dev python3" ;;
   check) wanted="clang-format python3 git" ;;
-  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git $serve" ;;
+  tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git" ;;
   cuda) wanted="python3 python3-pip" ;;
-  *) echo "usage: $0 program|serve|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
+  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do
