@@ -184,7 +184,7 @@ def main():
     print("| step | time | result |\n|---|---|---|")
     for row in rows:
         print("| " + " | ".join(row) + " |")
-    (work / "rows.json").write_text(json.dumps(rows, indent=0))  # rows of the claim fine_tune of docs/results/data/runs.json
+    (work / "rows.json").write_text(json.dumps(rows, indent=0))  # of the claim fine_tune, docs/results/data/runs.json
     print(f"\nprompt    {prompt!r}\nbefore    {first[0]!r}\nafter     {text!r}\nreference {held_out[0]['text']!r}")
     print(f"all: {time.monotonic() - begin:.0f} s; log: {run.log}")
     if after >= before:
