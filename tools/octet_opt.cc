@@ -1,5 +1,6 @@
 // octet-opt: runs named passes on a graph or program in text form and prints the result. For debugging single passes
 // and reducing failures; --dump-ir of the octet program dumps the whole pipeline.
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "passes/text_passes.h"
+#include "precision/recipe.h"
 
 namespace {
 
@@ -43,7 +45,8 @@ int main(int argc, char** argv) {
   bool list = false;
   app.add_option("--pass", passes, "passes or steps to run, in this order")->delimiter(',')->allow_extra_args(false);
   app.add_option("--target", target, "interpreter, h200, or a target file")->capture_default_str();
-  app.add_option("--recipe", recipe, "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block")->capture_default_str();
+  app.add_option("--recipe", recipe, fmt::format("{}", fmt::join(octet::recipe_names(false), ", ")))
+      ->capture_default_str();
   app.add_option("--recompute", recompute, "none, light, selective, full")->capture_default_str();
   app.add_option("--disable", disabled, "disable a pass or a step of one, by name")
       ->delimiter(',')

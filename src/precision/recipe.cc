@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <vector>
 
 #include "base/error.h"
 
@@ -70,6 +69,17 @@ Recipe parse_recipe(const std::string& name) {
   }
   fail(ErrorCode::kInvalidArgument, "recipe \"{}\" is unknown{}; there are {}", name,
        if_near(name, names, ": did you mean \"{}\"?"), fmt::join(names, ", "));
+}
+
+std::vector<std::string> recipe_names(bool training) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes())
+    if (training ? !recipe.has_integer_weights() : recipe.name != "auto") names.push_back(recipe.name);
+  return names;
+}
+
+std::string recipe_help(const std::string& otherwise) {
+  return fmt::format("{} (default: the folder's, else {})", fmt::join(recipe_names(false), ", "), otherwise);
 }
 
 float scale_from_amax(float amax, DType format, int64_t margin, bool power_of_two) {

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "ir/scale_layout.h"
@@ -72,7 +73,10 @@ struct Recipe {
   DType format(bool is_gradient) const { return is_gradient ? gradient_format : forward_format; }
 };
 
-Recipe parse_recipe(const std::string& name);  // throws with the nearest name; "w8a8" is int8
+Recipe parse_recipe(const std::string& name);          // throws with the nearest name; "w8a8" is int8
+std::vector<std::string> recipe_names(bool training);  // that training takes, or those that models are served in
+// Help of an option: those that models are served in, and the one that runs where neither option nor folder names any.
+std::string recipe_help(const std::string& otherwise);
 
 // The scale formula, used by every backend bit for bit (float32 arithmetic):
 //   amax == 0 or not finite -> 1; else max(format) / amax, divided by 2^margin; infinite -> FLT_MAX;

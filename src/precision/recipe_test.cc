@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <limits>
@@ -28,6 +29,15 @@ TEST(Recipe, NamesAndFormats) {
   const Recipe block = parse_recipe("fp8-block");
   EXPECT_EQ(block.format(true), DType::kE4M3);
   EXPECT_TRUE(block.power_of_two);
+}
+
+TEST(Recipe, ListsAreOfWhatTrainsAndOfWhatServes) {
+  const std::vector<std::string> trains = recipe_names(true), serves = recipe_names(false);
+  const auto in = [](const std::vector<std::string>& list, const char* name) { return std::ranges::count(list, name); };
+  for (const char* name : {"fp32", "fp8-block"}) EXPECT_EQ(in(trains, name) + in(serves, name), 2) << name;
+  EXPECT_EQ(in(trains, "auto") - in(serves, "auto"), 1);
+  for (const char* name : {"int8", "w4a8", "w4a16"}) EXPECT_EQ(in(serves, name) - in(trains, name), 1) << name;
+  EXPECT_TRUE(recipe_help("bf16").ends_with(", w4a16 (default: the folder's, else bf16)")) << recipe_help("bf16");
 }
 
 TEST(Recipe, UnknownNameNamesTheNearest) {

@@ -151,8 +151,7 @@ SettingsTable settings_of(RunConfig& c) {
          .max = 1000});
 
   t.add("precision.recipe", &c.recipe,
-        {.meaning = "types of the model's arithmetic",
-         .choices = {"fp32", "tf32", "bf16", "fp8-current", "fp8-delayed", "fp8-block", "auto"}});
+        {.meaning = "types of the model's arithmetic", .choices = recipe_names(/*training=*/true)});
   t.add("precision.amax_history", &c.amax_history,
         {.meaning = "steps of amax history (fp8-delayed)", .min = 1, .max = 65536});
   t.add("precision.amax_choice", &c.amax_choice,
