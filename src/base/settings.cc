@@ -18,12 +18,13 @@ namespace octet {
 namespace {
 
 const char* type_name(const SettingsTable::Target& target) {
-  static constexpr const char* kNames[] = {"bool", "integer", "number", "text", "list"};
+  static constexpr const char* kNames[] = {"bool", "integer", "number", "text", "list", "text"};
   return kNames[target.index()];
 }
 
-std::string print(const SettingsTable::Target& target) {
+std::string print(const SettingsTable::Row& row) {
   struct Printer {
+    const SettingInfo& info;
     std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
     std::string operator()(const int64_t* value) const { return fmt::format("{}", *value); }
     std::string operator()(const double* value) const { return fmt::format("{}", *value); }
@@ -31,18 +32,11 @@ std::string print(const SettingsTable::Target& target) {
     std::string operator()(const std::vector<std::string>* value) const {
       return fmt::format("{}", fmt::join(*value, ","));
     }
+    std::string operator()(const uint8_t* value) const {
+      return *value < info.choices.size() ? info.choices[*value] : std::to_string(*value);
+    }
   };
-  return std::visit(Printer{}, target);
-}
-
-// "in 1..64", ">= 0", "one of: a, b" or "".
-std::string allowed(const SettingInfo& info) {
-  if (!info.choices.empty()) return fmt::format("one of: {}", fmt::join(info.choices, ", "));
-  const bool low = std::isfinite(info.min), high = std::isfinite(info.max);
-  if (low && high) return fmt::format("{}..{}", info.min, info.max);
-  if (low) return fmt::format(">= {}", info.min);
-  if (high) return fmt::format("<= {}", info.max);
-  return "";
+  return std::visit(Printer{row.info}, row.target);
 }
 
 // The bound of an integer: that of its type where the setting has none.
@@ -99,7 +93,7 @@ std::string trim(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
-// Parses into the field or explains why not; the field changes only on success.
+// Parses into the field or explains why not; the field changes only on success. `where` empty: the text is its own.
 struct Parser {
   const std::string& name;
   const std::string& text;
@@ -107,15 +101,16 @@ struct Parser {
   const SettingInfo& info;
 
   [[noreturn]] void reject(const std::string& wanted) const {
+    if (where.empty()) fail(ErrorCode::kInvalidArgument, "{}: {} (want {})", name, text, wanted);
     fail(ErrorCode::kInvalidArgument, "{}: {} = '{}': want {}", where, name, text, wanted);
   }
   void check_range(double value) const {
-    if (!(value >= info.min && value <= info.max)) reject(allowed(info));
+    if (!info.allows(value)) reject(info.allowed(where.empty() ? " to " : ".."));
   }
   void check_choice(const std::string& word) const {
     const auto& choices = info.choices;
-    if (choices.empty() || std::find(choices.begin(), choices.end(), word) != choices.end()) return;
-    reject(allowed(info) + if_near(word, choices, "; did you mean '{}'?"));
+    if (choices.empty() || std::ranges::find(choices, word) != choices.end()) return;
+    reject(info.allowed() + if_near(word, choices, "; did you mean '{}'?"));
   }
   void operator()(bool* field) const {
     bool value;
@@ -152,6 +147,10 @@ struct Parser {
     }
     *field = std::move(words);
   }
+  void operator()(uint8_t* field) const {
+    check_choice(text);
+    *field = static_cast<uint8_t>(std::ranges::find(info.choices, text) - info.choices.begin());
+  }
 };
 
 constexpr int kMaxDepth = 16;  // an alias inside its own anchor would recurse for ever
@@ -179,13 +178,24 @@ void flatten(const YAML::Node& map, const std::string& prefix, const std::string
 
 }  // namespace
 
+bool SettingInfo::allows(double value) const { return (value >= min && value <= max) || value == off; }
+
+std::string SettingInfo::allowed(const char* to) const {
+  if (!choices.empty()) return fmt::format("one of: {}", fmt::join(choices, ", "));
+  const bool low = std::isfinite(min), high = std::isfinite(max);
+  std::string range;
+  if (low && high) range = fmt::format("{}{}{}", min, to, max);
+  if (low != high) range = low ? fmt::format(">= {}", min) : fmt::format("<= {}", max);
+  return range + (off ? fmt::format(" or {}", *off) : "");
+}
+
 void SettingsTable::add(std::string name, Target target, SettingInfo info) {
   for (const Row& row : rows_) {
     bool nested = row.name.starts_with(name + ".") || name.starts_with(row.name + ".");
     check(row.name != name && !nested, ErrorCode::kInternal, "setting '{}' collides with '{}'", name, row.name);
   }
-  std::string default_text = print(target);
-  rows_.push_back({std::move(name), target, std::move(info), std::move(default_text)});
+  rows_.push_back({std::move(name), target, std::move(info), ""});
+  rows_.back().default_text = print(rows_.back());
 }
 
 const SettingsTable::Row* SettingsTable::find(const std::string& name) const {
@@ -207,6 +217,10 @@ void SettingsTable::set(const std::string& name, const std::string& text, const 
   std::visit(Parser{name, text, where, row->info}, row->target);
 }
 
+void SettingsTable::validate() const {
+  for (const Row& row : rows_) std::visit(Parser{row.name, print(row), "", row.info}, row.target);
+}
+
 void SettingsTable::set_words(const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     size_t equals = word.find('=');
@@ -219,13 +233,19 @@ void SettingsTable::set_words(const std::vector<std::string>& words) {
 std::string SettingsTable::get(const std::string& name) const {
   const Row* row = find(name);
   check(row != nullptr, ErrorCode::kInvalidArgument, "unknown setting '{}'", name);
-  return print(row->target);
+  return print(*row);
+}
+
+SettingsTable::Row& SettingsTable::row(const std::string& name) {
+  const auto found = std::ranges::find(rows_, name, &Row::name);
+  check(found != rows_.end(), ErrorCode::kInternal, "no setting '{}' in this table", name);
+  return *found;
 }
 
 std::string SettingsTable::changed_line() const {
   std::vector<std::string> words;
   for (const Row& row : rows_)
-    if (std::string value = print(row.target); value != row.default_text) words.push_back(row.name + "=" + value);
+    if (std::string value = print(row); value != row.default_text) words.push_back(row.name + "=" + value);
   return fmt::format("{}", fmt::join(words, " "));
 }
 
@@ -234,7 +254,7 @@ std::string SettingsTable::help() const {
   for (const Row& row : rows_) width = std::max(width, row.name.size());
   std::string text;
   for (const Row& row : rows_) {
-    std::string range = allowed(row.info);
+    std::string range = row.info.allowed();
     text += fmt::format("  {:<{}}  {} ({}, default {}{}{})\n", row.name, width, row.info.meaning, type_name(row.target),
                         row.default_text.empty() ? "empty" : row.default_text, range.empty() ? "" : ", ", range);
   }
@@ -250,7 +270,7 @@ std::string SettingsTable::markdown() const {
   std::string text = "| setting | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
   for (const Row& row : rows_)
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name, type_name(row.target),
-                        row.default_text.empty() ? "" : "`" + cell(row.default_text) + "`", cell(allowed(row.info)),
+                        row.default_text.empty() ? "" : "`" + cell(row.default_text) + "`", cell(row.info.allowed()),
                         cell(row.info.meaning));
   return text;
 }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "infer/encoder_engine.h"
 #include "infer/engine_loop.h"
+#include "infer/engine_settings.h"
 #include "infer/model_drafter.h"
 #include "infer/ngram_drafter.h"
 #include "infer/ranked_runner.h"
@@ -16,35 +17,12 @@
 namespace octet {
 namespace {
 
-void check_options(const EngineOptions& o) {
-  auto at_least = [](const char* name, int64_t value, int64_t low) {
-    check(value >= low, ErrorCode::kInvalidArgument, "{}: {} (want >= {})", name, value, low);
-  };
-  check(o.context == 0 || o.context >= 2, ErrorCode::kInvalidArgument, "context: {} (want >= 2; 0 is the model's)",
-        o.context);
-  check(o.tensor >= 1 && o.tensor <= 64, ErrorCode::kInvalidArgument, "tensor: {} (want 1 to 64 ranks)", o.tensor);
-  check(o.rank_timeout > 0, ErrorCode::kInvalidArgument, "rank_timeout: {} (want seconds > 0)", o.rank_timeout);
+void check_options(EngineOptions o) {
+  settings_of(o).validate();
   check(o.tensor == 1 || o.draft.empty() || o.draft == "ngram", ErrorCode::kUnsupported,
         "tensor: a draft model does not run on several ranks (draft {}); draft ngram does", o.draft);
-  at_least("max_sequences", o.max_sequences, 1);
-  at_least("max_step_tokens", o.max_step_tokens, 1);
-  at_least("block_size", o.block_size, 0);
-  at_least("kv_cache_bytes", o.kv_cache_bytes, 0);
-  at_least("max_waiting", o.max_waiting, 1);
-  at_least("max_waiting_tokens", o.max_waiting_tokens, 1);
-  check(o.memory_fraction > 0 && o.memory_fraction <= 1, ErrorCode::kInvalidArgument,
-        "memory_fraction: {} (want 0 < fraction <= 1)", o.memory_fraction);
-  if (o.draft.empty()) {
-    check(o.accept_simulated < 0, ErrorCode::kInvalidArgument, "accept_simulated: {} without a draft: give ngram",
-          o.accept_simulated);
-  } else {
-    check(o.draft_tokens >= 1 && o.draft_tokens <= kMaxDraftTokens, ErrorCode::kInvalidArgument,
-          "draft_tokens: {} (want 1 to {})", o.draft_tokens, kMaxDraftTokens);
-    check(o.draft_memory > 0 && o.draft_memory < 1, ErrorCode::kInvalidArgument,
-          "draft_memory: {} (want 0 < share < 1)", o.draft_memory);
-    check(o.accept_simulated <= 1, ErrorCode::kInvalidArgument, "accept_simulated: {} (want at most 1)",
-          o.accept_simulated);
-  }
+  check(!o.draft.empty() || o.accept_simulated < 0, ErrorCode::kInvalidArgument,
+        "accept_simulated: {} without a draft: give ngram", o.accept_simulated);
   check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} is less than max_sequences {}: a step computes a token of each running sequence",
         o.max_step_tokens, o.max_sequences);

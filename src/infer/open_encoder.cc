@@ -9,8 +9,6 @@
 namespace octet {
 bool encodes(const std::string& model, const EngineOptions& options) {
   const std::string& task = options.task;
-  check(task.empty() || task == "generate" || task == "embed", ErrorCode::kInvalidArgument,
-        "task: \"{}\" (want generate or embed)", task);
   if (!path_exists(model + "/config.json")) {
     check(task != "embed", ErrorCode::kUnsupported, "{}: task embed takes a Hugging Face folder", model);
     return false;
