@@ -35,27 +35,20 @@ ServingOptions serving_options(const EngineOptions& o, const ModelConfig& model,
   Recipe recipe = weights != nullptr ? serving_recipe(*weights, target, o.recipe, "bf16")
                                      : parse_recipe(o.recipe.empty() ? "bf16" : o.recipe);
   const bool stored_scales = weights != nullptr && weights->has_kv_scales();
-  ServingOptions serving{.target = target,
+  ServingOptions serving{.engine = o,
+                         .target = target,
                          .recipe = recipe,
                          .cache_dtype = !o.kv_cache.empty() ? parse_cache_dtype(o.kv_cache)
                                         : stored_scales     ? DType::kE4M3
-                                                            : recipe.compute,
-                         .tensor = o.tensor,
-                         .rank_timeout = o.rank_timeout,
-                         .build = o.build,
-                         .context = o.context > 0 ? o.context : model.max_positions,
-                         .max_sequences = o.max_sequences,
-                         .block_size = o.block_size,
-                         .kv_cache_bytes = o.kv_cache_bytes,
-                         .memory_fraction = o.memory_fraction,
-                         .draft_tokens = o.draft.empty() ? 0 : o.draft_tokens,
-                         .planned = o.planned};
+                                                            : recipe.compute};
+  int64_t& context = serving.engine.context;
+  if (context == 0) context = model.max_positions;
   const int64_t block =
       o.block_size > 0 ? o.block_size : serving.target.traits.block_size;  // a step must be able to fill one
   check(o.max_step_tokens >= block, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} (want >= {}, the size of a cache block)", o.max_step_tokens, block);
   serving.cache_scales = stored_scales && is_fp8(serving.cache_dtype);
-  serving.max_step_tokens = std::clamp(o.max_sequences * serving.context, block, o.max_step_tokens);
+  serving.engine.max_step_tokens = std::clamp(o.max_sequences * context, block, o.max_step_tokens);
   return serving;
 }
 
@@ -72,7 +65,7 @@ EngineOptions chosen(EngineOptions options, const ServingOptions& serving) {
   options.device = device_name(serving.target.device);
   options.recipe = serving.recipe.name;
   options.kv_cache = cache_dtype_name(serving.cache_dtype);
-  options.context = serving.context;
+  options.context = serving.engine.context;
   options.planned = nullptr;  // used by open() only
   return options;
 }
@@ -88,7 +81,8 @@ EngineOptions draft_options(const EngineOptions& o, const ModelConfig& model, co
   EngineOptions own = o;
   own.draft.clear();
   own.planned = nullptr;
-  own.context = std::min(serving.context, draft.length_limit() > 0 ? draft.length_limit() : serving.context);
+  const int64_t limit = draft.length_limit(), context = serving.engine.context;
+  own.context = limit > 0 ? std::min(context, limit) : context;
   const DType cache = serving.cache_dtype;
   own.kv_cache_bytes = o.kv_cache_bytes * cache_bytes(draft, cache) / cache_bytes(model, cache);
   own.memory_fraction = o.draft_memory;

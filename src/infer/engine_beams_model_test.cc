@@ -24,12 +24,12 @@ TEST(EngineBeamsModel, ScoresAreThoseOfTheWholeTexts) {
                           .kv_heads = 2,
                           .intermediate = 64,
                           .init_std = 0.3};
-  const ServingOptions serving{.target = cpu_target(),
-                               .recipe = parse_recipe("fp32"),
-                               .max_sequences = 16,
-                               .max_step_tokens = 40,
-                               .block_size = 4,
-                               .kv_cache_bytes = 60 * 2 * 2 * 16 * 4 * 4};  // 60 blocks
+  const ServingOptions serving{.engine = {.max_sequences = 16,
+                                          .max_step_tokens = 40,
+                                          .block_size = 4,
+                                          .kv_cache_bytes = 60 * 2 * 2 * 16 * 4 * 4},  // 60 blocks
+                               .target = cpu_target(),
+                               .recipe = parse_recipe("fp32")};
   EngineLoop engine({.runner = make_random_runner(model, serving)}, {.max_sequences = 16, .max_step_tokens = 40});
   std::vector<GenerationRequest> requests;
   std::vector<GenerationStream> streams, plain;

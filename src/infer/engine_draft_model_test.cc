@@ -28,15 +28,16 @@ ModelConfig tiny(int64_t layers, int64_t hidden = 32) {
 
 std::unique_ptr<Runner> tiny_runner(const ModelConfig& model, int64_t blocks, const char* recipe, DType cache,
                                     int64_t drafts) {
-  ServingOptions serving{.target = cpu_target(),
+  ServingOptions serving{.engine = {.max_sequences = 8,
+                                    .max_step_tokens = 48,
+                                    .block_size = 4,
+                                    .draft = drafts > 0 ? "ngram" : "",
+                                    .draft_tokens = drafts},
+                         .target = cpu_target(),
                          .recipe = parse_recipe(recipe),
-                         .cache_dtype = cache,
-                         .max_sequences = 8,
-                         .max_step_tokens = 48,
-                         .block_size = 4,
-                         .draft_tokens = drafts};
-  serving.kv_cache_bytes =
-      blocks * 2 * model.layers * model.kv_heads * serving.block_size * cached_head_bytes(model.head_size(), cache);
+                         .cache_dtype = cache};
+  serving.engine.kv_cache_bytes = blocks * 2 * model.layers * model.kv_heads * serving.engine.block_size *
+                                  cached_head_bytes(model.head_size(), cache);
   return make_random_runner(model, serving);
 }
 

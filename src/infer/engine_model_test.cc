@@ -26,17 +26,15 @@ ModelConfig tiny_llama() {
 
 std::unique_ptr<EngineLoop> tiny_engine(SchedulingPolicy policy, int64_t blocks, const char* recipe, int64_t entries,
                                         DType cache = DType::kF32) {
-  ServingOptions serving{.target = cpu_target(),
+  ServingOptions serving{.engine = {.max_sequences = 8, .max_step_tokens = 40, .block_size = 4},
+                         .target = cpu_target(),
                          .recipe = parse_recipe(recipe),
                          .cache_dtype = cache,
-                         .max_sequences = 8,
-                         .max_step_tokens = 40,
-                         .block_size = 4,
                          .max_entries = entries};
   ModelConfig model = tiny_llama();
   int64_t block_bytes =
-      2 * model.layers * model.kv_heads * serving.block_size * cached_head_bytes(model.head_size(), cache);
-  serving.kv_cache_bytes = blocks * block_bytes;
+      2 * model.layers * model.kv_heads * serving.engine.block_size * cached_head_bytes(model.head_size(), cache);
+  serving.engine.kv_cache_bytes = blocks * block_bytes;
   return std::make_unique<EngineLoop>(
       EngineParts{.runner = make_random_runner(model, serving), .tokenizer = test_tokenizer(), .eos_ids = {kEos}},
       EngineOptions{.max_sequences = 8, .max_step_tokens = 40, .policy = policy});
@@ -207,9 +205,9 @@ TEST(EngineOpen, EveryEndOfAListEndsAText) {
 TEST(EngineOpen, ASmallVocabularyHasLogprobsToo) {
   ModelConfig model = tiny_llama();
   model.vocab_size = 4;
-  ServingOptions serving{
-      .target = cpu_target(), .recipe = parse_recipe("fp32"), .max_sequences = 2, .max_step_tokens = 64};
-  serving.kv_cache_bytes = 1 << 20;
+  const ServingOptions serving{.engine = {.max_sequences = 2, .max_step_tokens = 64, .kv_cache_bytes = 1 << 20},
+                               .target = cpu_target(),
+                               .recipe = parse_recipe("fp32")};
   EngineLoop engine({.runner = make_random_runner(model, serving)}, {.max_sequences = 2, .max_step_tokens = 64});
   GenerationRequest request{.prompt_ids = {1, 2, 3}, .max_tokens = 5, .logprobs = 4};
   for (bool masked : {false, true}) {

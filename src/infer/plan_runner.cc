@@ -223,7 +223,7 @@ std::vector<T> of_all_ranks(Communicator* ranks, const T& own) {
 int64_t free_bytes(const ServingOptions& options, const CudaOptions& cuda) {
   if (cuda.ranks != nullptr) make_group(*cuda.ranks, {Axis::kTensor});
   const int64_t free = free_memory(options.target.device, cuda);
-  return options.target.traits.shares_memory ? free / options.tensor : free;
+  return options.target.traits.shares_memory ? free / options.engine.tensor : free;
 }
 
 EnginePlan engine_plan(const ServingProgram& program, const ServingOptions& options, const std::vector<int64_t>& free) {
@@ -255,12 +255,12 @@ std::unique_ptr<PlanRunner> build(const ModelSpec& model, const ServingOptions& 
     return build_serving_program(model, options, *std::ranges::min_element(free));
   }();
   EnginePlan plan;
-  if (options.planned) plan = engine_plan(program, options, free);
+  if (options.engine.planned) plan = engine_plan(program, options, free);
   auto runner = [&] {
     const LoggedTime time("executor");
     return std::make_unique<PlanRunner>(std::move(program), cuda, ranks);
   }();
-  if (options.planned) options.planned(plan);
+  if (options.engine.planned) options.engine.planned(plan);
   return runner;
 }
 

@@ -50,8 +50,8 @@ class PlanRunner final : public Runner {
   std::vector<float> logprobs_, top_logprobs_, adjusted_logprobs_;
 };
 
-// A runner with the source's weights; of one of options.tensor ranks, which all make theirs at once, with its parts of
-// them.
+// A runner with the source's weights; of one of options.engine.tensor ranks, which all make theirs at once, with its
+// parts of them.
 std::unique_ptr<PlanRunner> make_runner(const WeightSource& weights, const ServingOptions& options,
                                         const CudaOptions& cuda = {}, Communicator* ranks = nullptr);
 // A runner with random weights (weights/random_weights.h): for benchmarks and tests.

@@ -19,13 +19,10 @@ using serving_test::kPrompt;
 using serving_test::Text;
 
 ServingOptions small_options() {
-  return {.target = cpu_target(),
-          .recipe = parse_recipe("fp32"),
-          .context = 64,
-          .max_sequences = 4,
-          .max_step_tokens = 32,
-          .block_size = 4,
-          .kv_cache_bytes = 1 << 20};
+  return {
+      .engine = {.context = 64, .max_sequences = 4, .max_step_tokens = 32, .block_size = 4, .kv_cache_bytes = 1 << 20},
+      .target = cpu_target(),
+      .recipe = parse_recipe("fp32")};
 }
 
 class PlanRunnerGoldens : public testing::TestWithParam<const char*> {

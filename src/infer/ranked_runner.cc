@@ -90,7 +90,7 @@ SampleOutput RankedRunner::wait() {
 }
 
 void check_ranks(const ModelConfig& model, const ServingOptions& options) {
-  const int64_t ranks = options.tensor;
+  const int64_t ranks = options.engine.tensor;
   const auto divides = [&](const char* what, int64_t count) {
     check(count % ranks == 0, ErrorCode::kInvalidArgument,
           "tensor: {} {} do not divide among {} ranks (want one of {})", count, what, ranks,
@@ -103,34 +103,35 @@ void check_ranks(const ModelConfig& model, const ServingOptions& options) {
   divides("columns of the MLP", model.intermediate_size());
 }
 
-std::string ranks_text(const ModelConfig& model, const ServingOptions& o) {
+std::string ranks_text(const ModelConfig& model, const ServingOptions& options) {
+  const EngineOptions& o = options.engine;
   std::string text = fmt::format(
       "ranks: {}\nrecipe: {}\ncache: {}{}\ncontext: {}\nmax_sequences: {}\nmax_step_tokens: {}\nblock_size: {}\n"
       "kv_cache_bytes: {}\nmemory_fraction: {}\ndraft_tokens: {}\nmax_entries: {}\n",
-      o.tensor, o.recipe.name, cache_dtype_name(o.cache_dtype), o.cache_scales ? " with stored scales" : "", o.context,
-      o.max_sequences, o.max_step_tokens, o.block_size, o.kv_cache_bytes, o.memory_fraction, o.draft_tokens,
-      o.max_entries);
-  return text + to_text(o.target) + to_hugging_face_config(model, {}, "");
+      o.tensor, options.recipe.name, cache_dtype_name(options.cache_dtype),
+      options.cache_scales ? " with stored scales" : "", o.context, o.max_sequences, o.max_step_tokens, o.block_size,
+      o.kv_cache_bytes, o.memory_fraction, options.draft_tokens(), options.max_entries);
+  return text + to_text(options.target) + to_hugging_face_config(model, {}, "");
 }
 
 namespace {
 
 template <typename Make>
 std::unique_ptr<Runner> on_ranks(const ModelConfig& model, const ServingOptions& options, const Make& make) {
-  if (options.tensor == 1) return make(options, CudaOptions{}, nullptr);
+  if (options.engine.tensor == 1) return make(options, CudaOptions{}, nullptr);
   check_ranks(model, options);
   return std::make_unique<RankedRunner>(
-      open_rank_team(static_cast<int32_t>(options.tensor), {.devices = rank_devices(options.target.device),
-                                                            .timeout = options.rank_timeout,
-                                                            .build = options.build,
-                                                            .settings = ranks_text(model, options)}),
+      open_rank_team(static_cast<int32_t>(options.engine.tensor), {.devices = rank_devices(options.target.device),
+                                                                   .timeout = options.engine.rank_timeout,
+                                                                   .build = options.engine.build,
+                                                                   .settings = ranks_text(model, options)}),
       [&](const LocalRank& rank) -> std::unique_ptr<Runner> {
         ServingOptions own = options;
         own.warm_up = false;  // when all ranks are there
-        if (rank.ranks->rank() > 0) own.planned = nullptr;
+        if (rank.ranks->rank() > 0) own.engine.planned = nullptr;
         return make(own, {.device = rank.device, .ranks = rank.devices}, rank.ranks);
       },
-      options.rank_timeout);
+      options.engine.rank_timeout);
 }
 
 }  // namespace

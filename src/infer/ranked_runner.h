@@ -47,12 +47,12 @@ class RankedRunner final : public Runner {
   std::unique_ptr<Runner> own_;
 };
 
-// Throws kInvalidArgument, with what would do, where options.tensor ranks cannot share the model.
+// Throws kInvalidArgument, with what would do, where options.engine.tensor ranks cannot share the model.
 void check_ranks(const ModelConfig& model, const ServingOptions& options);
 // What must be equal on all ranks, a line each.
 std::string ranks_text(const ModelConfig& model, const ServingOptions& options);
 
-// make_runner and make_random_runner, on options.tensor ranks.
+// make_runner and make_random_runner, on options.engine.tensor ranks.
 std::unique_ptr<Runner> open_runner(const WeightSource& weights, const ServingOptions& options);
 std::unique_ptr<Runner> open_random_runner(const ModelConfig& model, const ServingOptions& options);
 

@@ -23,14 +23,14 @@ using serving_test::kPrompt;
 using serving_test::Text;
 
 ServingOptions small_options(int64_t tensor, const char* recipe = "fp32") {
-  return {.target = cpu_target(),
-          .recipe = parse_recipe(recipe),
-          .tensor = tensor,
-          .context = 64,
-          .max_sequences = 4,
-          .max_step_tokens = 32,
-          .block_size = 4,
-          .kv_cache_bytes = 1 << 20};
+  return {.engine = {.tensor = tensor,
+                     .context = 64,
+                     .max_sequences = 4,
+                     .max_step_tokens = 32,
+                     .block_size = 4,
+                     .kv_cache_bytes = 1 << 20},
+          .target = cpu_target(),
+          .recipe = parse_recipe(recipe)};
 }
 
 class RankedGoldens : public testing::TestWithParam<const char*> {};
@@ -123,8 +123,8 @@ TEST_P(RankedRecipes, ScoreAsOneRankDoes) {
   std::vector<std::vector<float>> found;
   for (const int64_t tensor : {1, 2}) {
     ServingOptions options = small_options(tensor, GetParam().recipe);
-    options.max_sequences = kTexts;
-    options.max_step_tokens = 16;
+    options.engine.max_sequences = kTexts;
+    options.engine.max_step_tokens = 16;
     if (GetParam().siblings) options.target.allow(Producer::kProduct, {FusionPart::kSiblings});
     const Program program = build_serving_program(weights.config(), options).plan.program;
     const bool merged = std::ranges::any_of(program.states(), [](const StateEntry& entry) {
@@ -232,8 +232,8 @@ TEST(RankedRunner, EveryRankHasItsShareOfBytesAndTheBlocksOfTheLeast) {
   std::vector<EnginePlan> plans;
   for (const int64_t tensor : {1, 2}) {
     ServingOptions options = small_options(tensor);
-    options.kv_cache_bytes = 1 << 18;  // of each rank
-    options.planned = [&](const EnginePlan& plan) { plans.push_back(plan); };
+    options.engine.kv_cache_bytes = 1 << 18;  // of each rank
+    options.engine.planned = [&](const EnginePlan& plan) { plans.push_back(plan); };
     open_runner(weights, options);
   }
   ASSERT_EQ(plans.size(), 2u) << "rank 0 alone tells";

@@ -49,7 +49,7 @@ class ProgramBuilder {
           copy_blocks_graph(out_.copies.back(), program.graph(out_.mixed.back().graph), g, block_size_, kCopyPairs));
     }
     CompileOptions compiled{.target = options_.target, .recipe = options_.recipe};
-    compiled.parallel.mesh[Axis::kTensor] = static_cast<int32_t>(options_.tensor);
+    compiled.parallel.mesh[Axis::kTensor] = static_cast<int32_t>(options_.engine.tensor);
     out_.plan = compile(std::move(program), compiled);
     for (const StateEntry& entry : out_.plan.program.states())  // of one block, this rank's heads
       if (const auto member = members.find(entry.name); member != members.end())
@@ -69,28 +69,23 @@ class ProgramBuilder {
 
  private:
   void set_limits() {
-    const ServingOptions& o = options_;
+    const EngineOptions& o = options_.engine;
     RunnerLimits& limits = out_.limits;
     limits.context = o.context > 0 ? o.context : model_.max_positions;
     check(model_.length_limit() == 0 || limits.context <= model_.length_limit(), ErrorCode::kInvalidArgument,
           "context: {} tokens exceed the model's {} positions", limits.context, model_.max_positions);
-    check(o.max_sequences > 0 && o.max_step_tokens > 0 && o.context >= 0 && o.block_size >= 0 && o.max_entries >= 0,
-          ErrorCode::kInvalidArgument,
-          "serving: max_sequences {}, max_step_tokens {}, context {}, block_size {}, max_entries {} (want positive "
-          "numbers)",
-          o.max_sequences, o.max_step_tokens, o.context, o.block_size, o.max_entries);
     limits.tokens = o.max_step_tokens;
     limits.sequences = std::min(o.max_sequences, o.max_step_tokens);
     // Drafts pay with few texts: many have a row each.
-    const int64_t verified = std::min(limits.sequences * (1 + o.draft_tokens), kVerifiedRows);
+    const int64_t verified = std::min(limits.sequences * (1 + options_.draft_tokens()), kVerifiedRows);
     limits.rows = limits.masks = std::min(std::max(limits.sequences, verified), o.max_step_tokens);
     limits.vocab = model_.embedding.vocab_size;
     // A sequence adjusts the logits of its own tokens and of biased tokens.
     const int64_t text_entries = std::min(limits.vocab, limits.context + kFewEntries);
-    limits.entries = o.max_entries > 0 ? o.max_entries : std::max(kManyEntries, text_entries);
-    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : o.target.traits.block_size;
+    limits.entries = options_.max_entries > 0 ? options_.max_entries : std::max(kManyEntries, text_entries);
+    limits.block_size = block_size_ = o.block_size > 0 ? o.block_size : options_.target.traits.block_size;
     table_columns_ = ceil_div(limits.context, block_size_);
-    states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = o.recipe.compute};
+    states_ = {.sequences = limits.sequences, .rows = limits.rows, .hidden_dtype = options_.recipe.compute};
   }
 
   Graph logits_graph(int64_t tokens, int64_t sequences) const {
@@ -132,7 +127,7 @@ class ProgramBuilder {
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);
     // A text and its drafts: few tokens, each padded one costs.
-    for (int64_t tokens = 2; options_.draft_tokens > 0 && tokens < std::min(kSmallestMixed, out_.limits.tokens);
+    for (int64_t tokens = 2; options_.draft_tokens() > 0 && tokens < std::min(kSmallestMixed, out_.limits.tokens);
          tokens += tokens < 8 ? multiple : 4)
       if (tokens % multiple == 0)
         add_forward(program, out_.mixed, fmt::format("mixed.{}", tokens), tokens,
@@ -174,7 +169,7 @@ class ProgramBuilder {
 
   // Every group gets blocks for the same number of sequences, at most what max_sequences can use.
   std::vector<int64_t> choose_blocks() const {
-    const int64_t budget = options_.kv_cache_bytes > 0 ? options_.kv_cache_bytes : bytes_left();
+    const int64_t budget = options_.engine.kv_cache_bytes > 0 ? options_.engine.kv_cache_bytes : bytes_left();
     int64_t least = 0;
     for (const Group& group : groups_) least += group.least_blocks * group.block_bytes;
     if (least > budget) fail_for_lack_of(least, budget);
@@ -196,7 +191,7 @@ class ProgramBuilder {
     const DeviceTraits& traits = options_.target.traits;
     const int64_t free = free_bytes();
     if (free == 0) return sequence_bytes() * out_.limits.sequences;  // not known: as much as can be used
-    const double fraction = std::min(options_.memory_fraction, traits.memory_fraction);
+    const double fraction = std::min(options_.engine.memory_fraction, traits.memory_fraction);
     return static_cast<int64_t>(static_cast<double>(free) * fraction) - out_.plan.total_bytes() - traits.memory_reserve;
   }
 
@@ -208,7 +203,7 @@ class ProgramBuilder {
     if (fits >= block_size_) ways += fmt::format("use a context of {}", fits / block_size_ * block_size_);
     if (dtype_bytes(options_.cache_dtype) > 1)
       ways += fmt::format("{}a KV cache of e4m3 or int8", ways.empty() ? "use " : " or ");
-    if (options_.kv_cache_bytes > 0)
+    if (options_.engine.kv_cache_bytes > 0)
       fail(
           ErrorCode::kOutOfMemory,
           "context {} needs {} bytes of KV cache for one sequence, kv_cache_bytes gives {}: {} bytes are missing; give "

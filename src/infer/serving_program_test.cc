@@ -28,11 +28,9 @@ ModelConfig model() {
 }
 
 ServingOptions options(int64_t kv_cache_bytes) {
-  return {.target = cpu_target(),
-          .recipe = parse_recipe("fp32"),
-          .max_sequences = 4,
-          .max_step_tokens = 64,
-          .kv_cache_bytes = kv_cache_bytes};
+  return {.engine = {.max_sequences = 4, .max_step_tokens = 64, .kv_cache_bytes = kv_cache_bytes},
+          .target = cpu_target(),
+          .recipe = parse_recipe("fp32")};
 }
 
 TEST(ServingProgram, BytesBecomeBlocksUpToWhatSequencesCanUse) {
@@ -65,7 +63,7 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
   // No cache size helps if the weights do not fit.
   try {
     ServingOptions nothing = options(0);
-    nothing.memory_fraction = 1e-12;
+    nothing.engine.memory_fraction = 1e-12;
     build_serving_program(model(), nothing);
     FAIL();
   } catch (const Error& error) {
@@ -79,7 +77,7 @@ TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
   ServingOptions fp8 = options(1 << 22);
   fp8.recipe = parse_recipe("fp8-current");
   fp8.target.fp8_alignment = 16;
-  fp8.max_sequences = 20;
+  fp8.engine.max_sequences = 20;
   const ServingProgram program = build_serving_program(model(), fp8);
   EXPECT_EQ(program.limits.sequences, 20);
   for (const auto* buckets : {&program.decode, &program.mixed}) {
@@ -150,7 +148,7 @@ TEST(ServingProgram, TheHeadBesideIntegerWeights) {
 TEST(ServingProgram, RefusesAContextTheModelHasNoPositionsFor) {
   ModelConfig gpt2{.vocab_size = 64, .max_positions = 32, .hidden = 32, .layers = 1, .heads = 2};
   ServingOptions wrong = options(1 << 20);
-  wrong.context = 33;
+  wrong.engine.context = 33;
   EXPECT_THROW(build_serving_program(gpt2, wrong), Error);
 }
 

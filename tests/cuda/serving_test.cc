@@ -19,14 +19,11 @@ using serving_test::kPrompt;
 using serving_test::Text;
 
 ServingOptions options_of(const Target& target, const char* recipe, DType cache) {
-  return {.target = target,
-          .recipe = parse_recipe(recipe),
-          .cache_dtype = cache,
-          .context = 64,
-          .max_sequences = 4,
-          .max_step_tokens = 32,
-          .block_size = 16,
-          .kv_cache_bytes = 1 << 22};
+  return {
+      .engine = {.context = 64, .max_sequences = 4, .max_step_tokens = 32, .block_size = 16, .kv_cache_bytes = 1 << 22},
+      .target = target,
+      .recipe = parse_recipe(recipe),
+      .cache_dtype = cache};
 }
 
 class ServingOnGpu : public testing::TestWithParam<const char*> {

@@ -135,13 +135,11 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
     model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
     for (const char* recipe : {"bf16", "fp8-current"}) {
       SCOPED_TRACE(family + " " + recipe);
-      ServingOptions options{.target = h200_target(),
-                             .recipe = parse_recipe(recipe),
-                             .cache_dtype = DType::kBF16,
-                             .context = 256,
-                             .max_sequences = 4,
-                             .max_step_tokens = 64,
-                             .kv_cache_bytes = int64_t{1} << 28};
+      ServingOptions options{
+          .engine = {.context = 256, .max_sequences = 4, .max_step_tokens = 64, .kv_cache_bytes = int64_t{1} << 28},
+          .target = h200_target(),
+          .recipe = parse_recipe(recipe),
+          .cache_dtype = DType::kBF16};
       const ServingProgram program = build_serving_program(model, options);
       std::set<std::string> members;
       int fusions = 0;
@@ -169,13 +167,12 @@ TEST(CudaServing, ExpertsInCodesHaveKernelsOfTheirOwn) {
   for (const auto& [recipe, names] : wanted) {
     ModelConfig model = named_model("qwen3-30b-a3b");
     model.layers = 1;
-    const ServingProgram program = build_serving_program(model, {.target = h200_target(),
-                                                                 .recipe = parse_recipe(recipe),
-                                                                 .cache_dtype = DType::kBF16,
-                                                                 .context = 256,
-                                                                 .max_sequences = 4,
-                                                                 .max_step_tokens = 64,
-                                                                 .kv_cache_bytes = int64_t{1} << 28});
+    const ServingProgram program = build_serving_program(
+        model,
+        {.engine = {.context = 256, .max_sequences = 4, .max_step_tokens = 64, .kv_cache_bytes = int64_t{1} << 28},
+         .target = h200_target(),
+         .recipe = parse_recipe(recipe),
+         .cache_dtype = DType::kBF16});
     std::set<std::string> found;
     for (const Graph& graph : program.plan.program.graphs()) {
       for (const Node& node : graph.nodes()) {
@@ -224,13 +221,12 @@ TEST(CudaServing, LayersAppendInOneKernel) {
       ModelConfig model = named_model(name);
       model.layers = 2;
       const Target target = h200_target();
-      const ServingProgram serving = build_serving_program(model, {.target = target,
-                                                                   .recipe = parse_recipe("fp8-current"),
-                                                                   .cache_dtype = cache,
-                                                                   .context = 256,
-                                                                   .max_sequences = 4,
-                                                                   .max_step_tokens = 64,
-                                                                   .kv_cache_bytes = int64_t{1} << 26});
+      const ServingProgram serving = build_serving_program(
+          model,
+          {.engine = {.context = 256, .max_sequences = 4, .max_step_tokens = 64, .kv_cache_bytes = int64_t{1} << 26},
+           .target = target,
+           .recipe = parse_recipe("fp8-current"),
+           .cache_dtype = cache});
       for (const auto* buckets : {&serving.decode, &serving.mixed}) {
         for (const ForwardBucket& bucket : *buckets) {
           const Graph& graph = serving.plan.program.graph(bucket.graph);

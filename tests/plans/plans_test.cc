@@ -63,19 +63,18 @@ Case training_case(const std::string& family, const std::string& recipe, const T
 }
 
 Case serving_case(const std::string& family, const std::string& recipe, const Target& target) {
-  return {fmt::format("serve {} {} {}", family, recipe, target.name), [=] {
-            ServingOptions options{.target = target,
-                                   .recipe = parse_recipe(recipe),
-                                   .max_sequences = 4,
-                                   .max_step_tokens = 32,
-                                   .block_size = 16,
-                                   .kv_cache_bytes = int64_t{1} << 20,
-                                   .max_entries = 256};
-            const bool fp8 = recipe.starts_with("fp8");
-            options.cache_dtype = fp8 ? DType::kE4M3 : options.recipe.compute;
-            options.cache_scales = recipe == "fp8-current";
-            return build_serving_program(tiny_model(family), options).plan;
-          }};
+  return {
+      fmt::format("serve {} {} {}", family, recipe, target.name), [=] {
+        ServingOptions options{
+            .engine = {.max_sequences = 4, .max_step_tokens = 32, .block_size = 16, .kv_cache_bytes = int64_t{1} << 20},
+            .target = target,
+            .recipe = parse_recipe(recipe),
+            .max_entries = 256};
+        const bool fp8 = recipe.starts_with("fp8");
+        options.cache_dtype = fp8 ? DType::kE4M3 : options.recipe.compute;
+        options.cache_scales = recipe == "fp8-current";
+        return build_serving_program(tiny_model(family), options).plan;
+      }};
 }
 
 std::vector<Case> corpus() {

@@ -13,13 +13,12 @@ TEST(TextRows, Float32ChoosesNoProductByThem) {
   for (const char* size : {"gpt2-124m", "llama2-7b", "mixtral-8x7b"}) {
     ModelConfig model = named_model(size);
     model.layers = 1;
-    const ServingProgram serving = build_serving_program(model, {.target = cpu_target(),
-                                                                 .recipe = parse_recipe("fp32"),
-                                                                 .cache_dtype = DType::kF32,
-                                                                 .context = 256,
-                                                                 .max_sequences = 4,
-                                                                 .max_step_tokens = 256,
-                                                                 .kv_cache_bytes = int64_t{1} << 28});
+    const ServingProgram serving = build_serving_program(
+        model,
+        {.engine = {.context = 256, .max_sequences = 4, .max_step_tokens = 256, .kv_cache_bytes = int64_t{1} << 28},
+         .target = cpu_target(),
+         .recipe = parse_recipe("fp32"),
+         .cache_dtype = DType::kF32});
     int64_t most = 0;
     for (const Graph& graph : serving.plan.program.graphs()) {
       for (const Node& node : graph.nodes()) {

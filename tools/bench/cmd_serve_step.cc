@@ -80,14 +80,15 @@ class StepBench {
     measured_ = rate_ <= 0;
     int64_t longest = options.context;
     for (int64_t prompt : options.prompts) longest = std::max(longest, prompt);
-    ServingOptions serving{.target = target,
-                           .recipe = parse_recipe(options.recipe),
-                           .cache_dtype = parse_cache_dtype(options.kv_cache),
-                           .context = longest,
-                           .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
-                           .max_step_tokens = options.max_step_tokens,
-                           .block_size = options.block_size,
-                           .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0};
+    ServingOptions serving{
+        .engine = {.context = longest,
+                   .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
+                   .max_step_tokens = options.max_step_tokens,
+                   .block_size = options.block_size,
+                   .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0},
+        .target = target,
+        .recipe = parse_recipe(options.recipe),
+        .cache_dtype = parse_cache_dtype(options.kv_cache)};
     if (!options.timeline.empty()) timeline_ = make_device_timeline();
     ModelConfig model = named_model(options.model);
     model.max_positions = std::max(model.max_positions, longest);
