@@ -47,34 +47,48 @@ struct Case {
   std::function<Plan()> compile;
 };
 
+// Ranks of a mesh, and how they lie.
+struct Way {
+  const char* name = "";
+  Parallel parallel = {};
+};
+const Way kWays[] = {
+    {" tp2 sequence", {.mesh = {{1, 1, 1, 2}}, .sequence = true}},
+    {" cp2 gradients", {.mesh = {{1, 1, 2, 1}}, .level = ShardLevel::kGradients}},
+    {" dp2 cp2 tp2 parameters", {.mesh = {{1, 2, 2, 2}}, .level = ShardLevel::kParameters}},
+};
+
 Case training_case(const std::string& family, const std::string& recipe, const Target& target,
-                   const std::string& remake) {
-  return {fmt::format("train {} {} {} {}", family, recipe, target.name, remake), [=] {
+                   const std::string& remake, const Way& way = {}) {
+  return {fmt::format("train {} {} {} {}{}", family, recipe, target.name, remake, way.name), [=] {
             const BatchShape train{
                 .tokens = 128, .max_segments = 4, .max_length = 32, .equal_length = 32, .training = true};
             BatchShape eval = train;
             eval.training = false;
             Program program = training_program(tiny_model(family), train, eval, {});
             if (target.device == Device::kCuda) allow_library_masks(program);
-            return compile(
-                std::move(program),
-                {.target = target, .recipe = parse_recipe(recipe), .recompute = parse_recompute(remake, target)});
+            return compile(std::move(program), {.target = target,
+                                                .parallel = way.parallel,
+                                                .recipe = parse_recipe(recipe),
+                                                .recompute = parse_recompute(remake, target)});
           }};
 }
 
-Case serving_case(const std::string& family, const std::string& recipe, const Target& target) {
-  return {
-      fmt::format("serve {} {} {}", family, recipe, target.name), [=] {
-        ServingOptions options{
-            .engine = {.max_sequences = 4, .max_step_tokens = 32, .block_size = 16, .kv_cache_bytes = int64_t{1} << 20},
-            .target = target,
-            .recipe = parse_recipe(recipe),
-            .max_entries = 256};
-        const bool fp8 = recipe.starts_with("fp8");
-        options.cache_dtype = fp8 ? DType::kE4M3 : options.recipe.compute;
-        options.cache_scales = recipe == "fp8-current";
-        return build_serving_program(tiny_model(family), options).plan;
-      }};
+Case serving_case(const std::string& family, const std::string& recipe, const Target& target, int64_t tensor = 1) {
+  return {fmt::format("serve {} {} {}{}", family, recipe, target.name, tensor > 1 ? " tp2" : ""), [=] {
+            ServingOptions options{.engine = {.tensor = tensor,
+                                              .max_sequences = 4,
+                                              .max_step_tokens = 32,
+                                              .block_size = 16,
+                                              .kv_cache_bytes = int64_t{1} << 20},
+                                   .target = target,
+                                   .recipe = parse_recipe(recipe),
+                                   .max_entries = 256};
+            const bool fp8 = recipe.starts_with("fp8");
+            options.cache_dtype = fp8 ? DType::kE4M3 : options.recipe.compute;
+            options.cache_scales = recipe == "fp8-current";
+            return build_serving_program(tiny_model(family), options).plan;
+          }};
 }
 
 std::vector<Case> corpus() {
@@ -110,6 +124,13 @@ std::vector<Case> corpus() {
       cases.push_back(training_case(family, "tf32", target, "none"));
       cases.push_back(training_case(family, "auto", target, "auto"));
     }
+  }
+  for (const std::string& family : architectures()) {
+    if (model_family(family).experts.count > 0) continue;
+    for (const Way& way : kWays)
+      if (way.parallel.mesh.ranks() == 2 || !model_family(family).qk_norm)
+        cases.push_back(training_case(family, "fp8-current", h200, "none", way));
+    cases.push_back(serving_case(family, "fp8-current", h200, 2));
   }
   return cases;
 }
