@@ -1,7 +1,9 @@
 #include "eval/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "eval/verify_values.h"
@@ -164,35 +166,23 @@ IncrementalModel::IncrementalModel(const ModelConfig& model, const IncrementalMo
   CompileOptions compile_options{.target = options.target, .recipe = options.recipe};
   executor_ = make_executor(compile(std::move(program), compile_options));
   while (executor_->program().graph(kDecode).find_leaf(Op::kInput, group_input("slots", groups_)).exists()) ++groups_;
-  for (const char* graph : {kPrefill, kDecode}) {
-    for (size_t g = 0; g < groups_; ++g) {
-      auto table = input_as<int32_t>(*executor_, graph, group_input("block_table", g));
-      for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
-    }
-  }
 }
 
-void IncrementalModel::run(const std::string& graph, int64_t graph_tokens, std::span<const int32_t> ids) {
-  auto id_in = input_as<int32_t>(*executor_, graph, "ids");
-  auto positions = input_as<int32_t>(*executor_, graph, "positions");
-  auto count = static_cast<int64_t>(ids.size());
-  for (int64_t i = 0; i < graph_tokens; ++i) {  // padding rows write nowhere
-    auto at = static_cast<size_t>(i);
-    bool real = i < count;
-    id_in[at] = real ? ids[at] : 0;
-    positions[at] = real ? static_cast<int32_t>(length_ + i) : 0;
-  }
-  for (size_t g = 0; g < groups_; ++g) {
-    auto slots = input_as<int32_t>(*executor_, graph, group_input("slots", g));
-    for (int64_t i = 0; i < graph_tokens; ++i)
-      slots[static_cast<size_t>(i)] = i < count ? static_cast<int32_t>(length_ + i) : -1;
-  }
-  auto segments = input_as<int32_t>(*executor_, graph, "segments");
-  segments[0] = 0;
-  segments[1] = static_cast<int32_t>(count);
+void IncrementalModel::run(const std::string& graph, std::span<const int32_t> ids) {
+  const auto count = static_cast<int32_t>(ids.size());
+  std::vector<int32_t> places(ids.size()), blocks(static_cast<size_t>((max_length_ + block_size_ - 1) / block_size_));
+  std::iota(places.begin(), places.end(), static_cast<int32_t>(length_));  // of tokens and of their slots
+  std::iota(blocks.begin(), blocks.end(), 0);
   length_ += count;
-  input_as<int32_t>(*executor_, graph, "kv_lengths")[0] = static_cast<int32_t>(length_);
-  input_as<int32_t>(*executor_, graph, "logit_rows")[0] = static_cast<int32_t>(count - 1);
+  const std::array segments = {0, count};
+  const std::array length = {static_cast<int32_t>(length_)}, last = {count - 1};
+  std::vector<InputValues> values = {
+      {"ids", ids}, {"positions", places}, {"segments", segments}, {"kv_lengths", length}, {"logit_rows", last}};
+  for (size_t g = 0; g < groups_; ++g) {
+    values.emplace_back(group_input("slots", g), places);
+    values.emplace_back(group_input("block_table", g), blocks);
+  }
+  write_inputs(*executor_, graph, values);
   executor_->run(graph);
 }
 
@@ -207,7 +197,7 @@ std::span<const float> IncrementalModel::append(std::span<const int32_t> ids) {
   while (!ids.empty()) {
     last = ids.size() == 1 ? kDecode : kPrefill;
     auto part = ids.first(std::min(ids.size(), static_cast<size_t>(ids.size() == 1 ? 1 : chunk_)));
-    run(last, ids.size() == 1 ? 1 : chunk_, part);
+    run(last, part);
     ids = ids.subspan(part.size());
   }
   auto bytes = executor_->output(last, "logits");

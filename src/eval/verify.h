@@ -75,7 +75,7 @@ class IncrementalModel {
   std::span<const float> append(std::span<const int32_t> ids);
 
  private:
-  void run(const std::string& graph, int64_t graph_tokens, std::span<const int32_t> ids);
+  void run(const std::string& graph, std::span<const int32_t> ids);
 
   ModelConfig model_;
   int64_t max_length_ = 0, chunk_ = 0, block_size_ = 16, length_ = 0;

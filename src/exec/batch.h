@@ -1,4 +1,5 @@
-// A batch: host tensors by the names of a graph's inputs, and the one way they get there.
+// Host tensors by the names of a graph's inputs, and the one way they get there: what an input lacks it says itself
+// (attributes pad, rest and optional of op input).
 #pragma once
 
 #include <cstddef>
@@ -38,10 +39,26 @@ struct Batch {
   std::span<const int32_t> ints(const std::string& name) const { return tensors.at(name).values<int32_t>(); }
 };
 
+// The first elements of an input, or all; of the caller's memory.
+struct InputValues {
+  std::string name;
+  std::span<const std::byte> bytes;
+
+  template <typename Values>
+  InputValues(std::string name, const Values& values)
+      : name(std::move(name)), bytes(std::as_bytes(std::span(values))) {}
+};
+
+// Writes every input of the graph; `values` that it has no input for are left. Throws kInvalidArgument naming graph and
+// input where there are none for it, or too many.
+void write_inputs(Executor& executor, const std::string& graph, std::span<const InputValues> values);
+// Padding alone, into every input: for runs whose results nobody reads.
+void pad_inputs(Executor& executor, const std::string& graph);
+
 // Writes every input of the graph, from `batch` or from `others` (what a step adds to its batches): of a rank the part
 // that it holds. Throws
 // kInvalidArgument naming graph, input and both types when a tensor is missing or of another type, and when the graph
-// has no input for a tensor that is not optional.
+// has no input for a tensor that is not optional. A tensor is all of its input.
 void write_inputs(Executor& executor, const std::string& graph, const Batch& batch, const Batch& others = {});
 
 // `sequences` of `length` tokens, one segment each: ids (zeros), positions, segments, and targets (-1) where wanted.

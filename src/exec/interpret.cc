@@ -31,8 +31,8 @@ class Interpreter final : public Executor {
     }
     for (const Graph& graph : program_.graphs()) {
       Staged& staged = staged_[graph.name()];
-      for (const Node& node : graph.nodes()) {
-        if (node.op != Op::kInput) continue;
+      for (const NodeId input : graph.inputs()) {
+        const Node& node = graph.node(input);
         staged.inputs[node.name].resize(static_cast<size_t>(node.results[0].bytes()));
         bytes_ += node.results[0].bytes();
       }

@@ -57,14 +57,15 @@ class Training {
  public:
   enum Device { kFloat64, kFloat32, kCpu };  // interpreters, the CPU executor
 
-  explicit Training(const ModelConfig& config, Device device = kFloat64) : config_(config), device_(device) {}
+  explicit Training(const ModelConfig& config, Device device = kFloat64, const tiny::Sizes& sizes = {})
+      : config_(config), device_(device), sizes_(sizes) {}
 
   std::string first_graph = "train";  // of a step's first micro-batch
 
   States run(const Way& way, const std::string& recipe = "fp32") {
     CompileOptions options = options_of(way, recipe);
     if (device_ == kCpu) options.target = cpu_target();
-    const Plan plan = compile(tiny::training_program(config_), options);
+    const Plan plan = compile(tiny::training_program(config_, sizes_), options);
     const Program& program = plan.program;
     std::map<std::string, std::map<int64_t, std::map<int32_t, double>>> pieces;
     std::mutex mutex;
@@ -115,7 +116,7 @@ class Training {
     for (int step = 0; step < kSteps; ++step) {
       for (int i = at[Axis::kData]; i < kMicroBatches; i += ranks) {
         const char* graph = i < ranks ? first_graph.c_str() : "accumulate";
-        Batch batch = tiny::batch(kMicroBatches * step + i);
+        Batch batch = tiny::batch(kMicroBatches * step + i, sizes_);
         batch.tensors.at("rng").values<int64_t>()[2] = i;
         write_inputs(executor, graph, batch);
         executor.run(graph);
@@ -142,6 +143,7 @@ class Training {
 
   ModelConfig config_;
   Device device_;
+  tiny::Sizes sizes_;
 };
 
 class ShardedTraining : public testing::TestWithParam<std::string> {};
@@ -175,10 +177,7 @@ std::vector<std::string> mixtures() {
   return names;
 }
 
-TEST_P(ShardedTraining, IsThatOfOneRank) {
-  Training training(config_of(GetParam()));
-  std::vector<Way> ways = kDataWays;
-  if (config_of(GetParam()).experts.count == 0) ways.insert(ways.end(), kOtherWays.begin(), kOtherWays.end());
+void expect_that_of_one_rank(Training training, const std::vector<Way>& ways) {
   const States whole = training.run({"one", {}});
   for (const Way& way : ways) {
     SCOPED_TRACE(way.name);
@@ -192,6 +191,42 @@ TEST_P(ShardedTraining, IsThatOfOneRank) {
         error = std::max(error, std::abs(got[i] - (i < values.size() ? values[i] : 0)));
       EXPECT_LE(error, 1e-10) << name;
     }
+  }
+}
+
+TEST_P(ShardedTraining, IsThatOfOneRank) {
+  std::vector<Way> ways = kDataWays;
+  if (config_of(GetParam()).experts.count == 0) ways.insert(ways.end(), kOtherWays.begin(), kOtherWays.end());
+  expect_that_of_one_rank(Training(config_of(GetParam())), ways);
+}
+
+// As many tokens as there are heads, segments, experts, channels, classes: what has rows is known by no size.
+TEST(Shard, SizesMayCoincide) {
+  const std::vector<Way> ways = {
+      {"dp2 parameters", {{1, 2, 1, 1}}, false, ShardLevel::kParameters},
+      {"cp2 gradients", {{1, 1, 2, 1}}, false, ShardLevel::kGradients},
+      {"tp2 sequence", {{1, 1, 1, 2}}, true},
+  };
+  const char* families[] = {"llama", "gpt2", "falcon", "gemma", "qwen3", "mixtral"};
+  for (uint64_t seed = 0; seed < 18; ++seed) {
+    Philox random(seed);
+    const auto one_of = [&](std::initializer_list<int64_t> sizes) {
+      return sizes.begin()[random.below(static_cast<uint64_t>(sizes.size()))];
+    };
+    const char* family = families[seed % std::size(families)];
+    ModelConfig c = config_of(family);
+    const bool mixture = c.experts.count > 0;
+    c.heads = one_of({2, 4}), c.kv_heads = family == std::string("falcon") ? 1 : one_of({2, c.heads});
+    const int64_t head_dim = one_of({2, 4});
+    if (c.head_dim > 0) c.head_dim = head_dim;
+    c.hidden = c.heads * head_dim, c.vocab_size = one_of({c.hidden, 40}), c.intermediate = one_of({c.hidden, 16});
+    tiny::Sizes sizes{.tokens = one_of({2, c.heads, c.hidden, c.vocab_size, c.intermediate}), .vocab = c.vocab_size};
+    if (mixture) sizes.tokens = c.experts.count;
+    sizes.length = c.max_positions = one_of({2, sizes.tokens});
+    SCOPED_TRACE(fmt::format("seed {}: {}, {} tokens of sequences of {}, {} of {} heads of {}, vocabulary {}, width {}",
+                             seed, family, sizes.tokens, sizes.length, c.kv_heads, c.heads, head_dim, c.vocab_size,
+                             c.intermediate));
+    expect_that_of_one_rank(Training(c, Training::kFloat64, sizes), mixture ? std::vector<Way>{ways[0]} : ways);
   }
 }
 

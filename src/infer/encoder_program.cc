@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "exec/batch.h"
 #include "infer/serving_program.h"
 
 namespace octet {
@@ -33,7 +34,8 @@ Graph encoder_graph(const std::string& name, const ModelConfig& model, const Enc
     if (options.include_prompt)
       values = builder.segment_mean(rows, builder.segments(shape.max_segments));
     else
-      rows = builder.segment_mean(rows, builder.input("parts", {DType::kI32, {2 * shape.max_segments + 1}}));
+      rows = builder.segment_mean(
+          rows, builder.input("parts", {DType::kI32, {2 * shape.max_segments + 1}}, {{"rest", "last"}}));
   }
   if (!values.exists()) values = builder.select_rows(rows, builder.input("rows", {DType::kI32, {shape.max_segments}}));
   builder.output("values", values);
@@ -74,34 +76,26 @@ const EncoderRunner::Bucket& EncoderRunner::bucket_of(int64_t tokens, int64_t se
 }
 
 void EncoderRunner::fill(const std::string& graph, std::span<const EncoderSequence> step) {
-  const auto input = [&](const char* name) {
-    const bool there = executor_->program().graph(graph).find_leaf(Op::kInput, name).exists();
-    return there ? input_as<int32_t>(*executor_, graph, name) : std::span<int32_t>();
-  };
-  const std::span<int32_t> ids = input("ids"), positions = input("positions"), types = input("token_types");
-  const std::span<int32_t> segments = input("segments"), rows = input("rows"), parts = input("parts");
-  size_t at = 0;
-  for (size_t s = 0; s < step.size(); ++s) {
-    const EncoderSequence& sequence = step[s];
-    segments[s] = static_cast<int32_t>(at);
-    if (!rows.empty()) rows[s] = static_cast<int32_t>(pooling_ == Pooling::kLast ? at + sequence.ids.size() - 1 : at);
-    if (!parts.empty()) {  // a prompt and what is behind it, in turn
-      const size_t left_out = std::min(static_cast<size_t>(sequence.left_out), sequence.ids.size());
-      parts[2 * s] = static_cast<int32_t>(at), parts[2 * s + 1] = static_cast<int32_t>(at + left_out);
-      rows[s] = static_cast<int32_t>(2 * s + 1);
-    }
-    for (size_t t = 0; t < sequence.ids.size(); ++t, ++at) {
-      ids[at] = sequence.ids[t];
-      if (!positions.empty()) positions[at] = static_cast<int32_t>(t);
-      if (!types.empty()) types[at] = sequence.types.empty() ? 0 : sequence.types[t];
-    }
+  const bool by_parts = executor_->program().graph(graph).find_leaf(Op::kInput, "parts").exists();
+  std::vector<int32_t> ids, positions, types, segments, rows, parts;
+  for (const EncoderSequence& sequence : step) {
+    const auto at = static_cast<int32_t>(ids.size()), count = static_cast<int32_t>(sequence.ids.size());
+    const auto left_out = static_cast<int32_t>(std::min<int64_t>(sequence.left_out, count));
+    rows.push_back(by_parts                     ? static_cast<int32_t>(parts.size()) + 1
+                   : pooling_ == Pooling::kLast ? at + count - 1
+                                                : at);
+    segments.push_back(at);
+    parts.insert(parts.end(), {at, at + left_out});  // a prompt and what is behind it, in turn
+    ids.insert(ids.end(), sequence.ids.begin(), sequence.ids.end());
+    types.insert(types.end(), sequence.types.begin(), sequence.types.end());
+    types.resize(ids.size());
+    for (int32_t t = 0; t < count; ++t) positions.push_back(t);
   }
-  std::fill(segments.begin() + static_cast<ptrdiff_t>(step.size()), segments.end(), static_cast<int32_t>(at));
-  if (!parts.empty())
-    std::fill(parts.begin() + 2 * static_cast<ptrdiff_t>(step.size()), parts.end(), static_cast<int32_t>(at));
-  if (!rows.empty()) std::fill(rows.begin() + static_cast<ptrdiff_t>(step.size()), rows.end(), 0);
-  for (const std::span<int32_t>& of_tokens : {ids, positions, types})  // padding belongs to no sequence
-    if (!of_tokens.empty()) std::fill(of_tokens.begin() + static_cast<ptrdiff_t>(at), of_tokens.end(), 0);
+  segments.push_back(static_cast<int32_t>(ids.size()));  // padding belongs to no sequence
+  parts.push_back(segments.back());
+  const InputValues values[] = {{"ids", ids},           {"positions", positions}, {"token_types", types},
+                                {"segments", segments}, {"rows", rows},           {"parts", parts}};
+  write_inputs(*executor_, graph, values);
 }
 
 void EncoderRunner::launch(std::span<const EncoderSequence> step) {

@@ -1,12 +1,14 @@
 #include "infer/plan_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "dist/communicator.h"
+#include "exec/batch.h"
 #include "exec/rank_devices.h"
 #include "passes/serving_graphs.h"
 #include "weights/weights.h"
@@ -74,32 +76,21 @@ void PlanRunner::check_step(const StepInput& input) const {
   }
 }
 
-// Copies the values and fills the rest of the input with padding.
-template <typename T>
-void PlanRunner::fill(const std::string& graph, const char* name, const std::vector<T>& values, T padding) {
-  auto to = input_as<T>(*executor_, graph, name);
-  std::copy(values.begin(), values.end(), to.begin());
-  std::fill(to.begin() + static_cast<ptrdiff_t>(values.size()), to.end(), padding);
-}
-
 void PlanRunner::forward(const StepInput& input) {
   check_step(input);
   const ForwardBucket& bucket = forward_bucket(input);
   const std::string& graph = bucket.graph;
-  fill(graph, "ids", input.ids, 0);
-  fill(graph, "positions", input.positions, 0);
-  fill(graph, "from", input.from, -1);
-  fill(graph, "segments", input.segments, input.segments.back());
-  fill(graph, "kv_lengths", input.kv_lengths, 0);
   hidden_rows_.assign(input.ids.size(), -1);
   for (size_t r = 0; r < input.logit_rows.size(); ++r)
     hidden_rows_.at(static_cast<size_t>(input.logit_rows[r])) = static_cast<int32_t>(r);
-  fill(graph, "hidden_rows", hidden_rows_, -1);
+  std::vector<InputValues> values = {
+      {"ids", input.ids},           {"positions", input.positions},   {"from", input.from},
+      {"segments", input.segments}, {"kv_lengths", input.kv_lengths}, {"hidden_rows", hidden_rows_}};
   for (size_t g = 0; g < input.groups.size(); ++g) {
-    fill(graph, group_input("slots", g).c_str(), input.groups[g].slots, -1);
-    auto table = input_as<int32_t>(*executor_, graph, group_input("block_table", g));
-    std::copy(input.groups[g].table.begin(), input.groups[g].table.end(), table.begin());  // the rest is never read
+    values.emplace_back(group_input("slots", g), input.groups[g].slots);
+    values.emplace_back(group_input("block_table", g), input.groups[g].table);
   }
+  write_inputs(*executor_, graph, values);
   executor_->run(graph);
 }
 
@@ -109,21 +100,10 @@ void PlanRunner::sample(const SampleInput& input) {
   if (sampled_rows_ == 0) return;
   const SampleBucket& bucket = sample_bucket(input);
   const std::string& graph = bucket.graph;
-  fill(graph, "params", input.params, 0.0f);
-  fill(graph, "top_k", input.top_k, 0);
-  fill(graph, "seeds", input.seeds, int64_t{0});
-  fill(graph, "store", input.store, -1);
-  if (bucket.entries > 0) {
-    fill(graph, "entries", input.entries, -1);
-    fill(graph, "values", input.values, 1.0f);
-  }
-  if (bucket.masks > 0) {
-    auto masks = input_as<uint32_t>(*executor_, graph, "masks");
-    check(input.masks.size() <= masks.size(), ErrorCode::kInternal, "runner: {} words of masks, at most {}",
-          input.masks.size(), masks.size());
-    std::copy(input.masks.begin(), input.masks.end(), masks.begin());
-    fill(graph, "mask_rows", input.mask_rows, -1);
-  }
+  const InputValues values[] = {{"params", input.params}, {"top_k", input.top_k},        {"seeds", input.seeds},
+                                {"store", input.store},   {"entries", input.entries},    {"values", input.values},
+                                {"masks", input.masks},   {"mask_rows", input.mask_rows}};
+  write_inputs(*executor_, graph, values);
   executor_->run(graph);
   sampling_ = &bucket;
   if (at_once_) collect();
@@ -166,7 +146,7 @@ void PlanRunner::copy_blocks(std::span<const BlockCopy> copies) {
   std::vector<int32_t> pairs;
   for (size_t g = 0; g < copies_.size(); ++g) {
     auto run = [&] {
-      fill(copies_[g], "pairs", pairs, -1);
+      write_inputs(*executor_, copies_[g], std::array{InputValues("pairs", pairs)});
       executor_->run(copies_[g]);
       pairs.clear();
     };
@@ -186,16 +166,7 @@ void PlanRunner::warm_up() {
   for (const SampleBucket& bucket : samples_) graphs.push_back(bucket.graph);
   double first = 0, second = 0;
   for (const std::string& graph : graphs) {
-    const Graph& planned = executor_->program().graph(graph);
-    for (const Node& node : planned.nodes()) {  // -1 for indices that mean "none"; lengths and segments stay 0
-      if (node.op != Op::kInput) continue;
-      const std::string& name = node.name;
-      bool index = name == "from" || name == "hidden_rows" || name == "store" || name == "entries" ||
-                   name == "mask_rows" || name == "pairs" || name.starts_with("slots");
-      if (!index) continue;
-      auto values = input_as<int32_t>(*executor_, graph, name);
-      std::ranges::fill(values, -1);
-    }
+    pad_inputs(*executor_, graph);
     // The first run launches node by node, which loads kernels; the second is captured.
     for (double* seconds : {&first, &second}) {
       const auto begin = std::chrono::steady_clock::now();

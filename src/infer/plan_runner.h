@@ -32,8 +32,6 @@ class PlanRunner final : public Runner {
   const ForwardBucket& forward_bucket(const StepInput& input) const;
   const SampleBucket& sample_bucket(const SampleInput& input) const;
   void check_step(const StepInput& input) const;
-  template <typename T>
-  void fill(const std::string& graph, const char* name, const std::vector<T>& values, T padding);
   void collect();
 
   RunnerLimits limits_;

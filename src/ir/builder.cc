@@ -41,8 +41,8 @@ Builder::Scope::~Scope() {
   builder_.layer_ = layer_;
 }
 
-Value Builder::input(const std::string& name, TensorType type) {
-  return add_leaf(graph_, Op::kInput, name, std::move(type), {}, phase_);
+Value Builder::input(const std::string& name, TensorType type, Attrs attrs) {
+  return add_leaf(graph_, Op::kInput, name, std::move(type), std::move(attrs), phase_);
 }
 
 Value Builder::param(const std::string& name, Shape shape, ParamOptions options) {

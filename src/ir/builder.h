@@ -82,18 +82,23 @@ class Builder {
 
   // Leaves. Asking for the same leaf again returns the same value (types must agree). Param names are used with the
   // current scope's prefix; param options are kept as attrs (init, std, split).
-  Value input(const std::string& name, TensorType type);
+  Value input(const std::string& name, TensorType type, Attrs attrs = {});
   Value param(const std::string& name, Shape shape, ParamOptions options = {});
   Value state(const std::string& name, TensorType type);
   Value constant(double value, Shape shape = {1}, DType dtype = DType::kF32);
 
+  // An int32 of every token.
+  Value of_tokens(const std::string& name, int64_t tokens, Attrs attrs = {}) {
+    attrs.set("rows", "batch");
+    return input(name, {DType::kI32, {tokens}}, std::move(attrs));
+  }
   // Standard inputs of a language model graph.
-  Value token_ids(int64_t tokens) { return input("ids", {DType::kI32, {tokens}}); }
-  Value positions(int64_t tokens) { return input("positions", {DType::kI32, {tokens}}); }
-  Value targets(int64_t tokens) { return input("targets", {DType::kI32, {tokens}}); }
-  Value segments(int64_t max_segments) {
-    return input("segments", {DType::kI32, {max_segments + 1}});
-  }                                                         // starts, then ends repeated
+  Value token_ids(int64_t tokens) { return of_tokens("ids", tokens); }
+  Value positions(int64_t tokens) { return of_tokens("positions", tokens); }
+  Value targets(int64_t tokens) { return of_tokens("targets", tokens, {{"pad", -1}}); }
+  Value segments(int64_t max_segments) {  // starts, then the end repeated
+    return input("segments", {DType::kI32, {max_segments + 1}}, {{"rest", "last"}});
+  }
   Value rng() { return input("rng", {DType::kI64, {3}}); }  // seed, step, micro-batch
 
   // y = x W^T (+ bias) with W [out, in] named "<name>.weight", bias "<name>.bias": the unit the precision pass decides

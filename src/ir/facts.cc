@@ -28,6 +28,18 @@ std::vector<size_t> addends(const Graph& graph, const Node& node) {
   return inputs;
 }
 
+ValueTable<char> batch_rows(const Graph& graph) {
+  ValueTable<char> is_rows(graph);
+  for_each_result(graph, [&](Value value, const Node& node) {
+    if (node.op == Op::kInput || node.op == Op::kState) is_rows[value] = node.attr<std::string>("rows") == "batch";
+    const auto follows = op_facts(node.op).layouts.rows;
+    for (size_t i = 0; i < node.inputs.size() && follows != nullptr && !is_rows[value]; ++i)
+      is_rows[value] = node.inputs[i].exists() && is_rows[node.inputs[i]] &&
+                       follows(graph, node, static_cast<size_t>(value.result), i);
+  });
+  return is_rows;
+}
+
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node) {
   check_attrs(node.op, node.attrs, node.name);
   return op_facts(node.op).infer(graph, node);
@@ -35,7 +47,8 @@ std::vector<TensorType> infer_types(const Graph& graph, const Node& node) {
 
 std::vector<Layout> infer_layouts(const Graph& graph, const Node& node) {
   if (graph.mesh().ranks() == 1) return {};
-  std::vector<Layout> layouts = op_info(node.op).max_inputs == 0 ? node.layouts : op_facts(node.op).place(graph, node);
+  std::vector<Layout> layouts =
+      op_info(node.op).max_inputs == 0 ? node.layouts : op_facts(node.op).layouts.place(graph, node);
   if (std::all_of(layouts.begin(), layouts.end(), [](const Layout& layout) { return layout.copies(); })) return {};
   check(layouts.size() == node.results.size(), ErrorCode::kInternal, "{}: {} layouts of {} results in node {}",
         op_name(node.op), layouts.size(), node.results.size(), node.name);
@@ -65,9 +78,7 @@ int aliased_leaf(const Graph& body, Value value, bool overwrites = false) {
     value = maker.inputs[static_cast<size_t>(std::max(aliased, 0))];
   }
   if (!overwrites) return -1;
-  const auto& nodes = body.nodes();
-  return static_cast<int>(std::count_if(nodes.begin(), nodes.begin() + index(value.node),
-                                        [](const Node& node) { return node.op == Op::kInput; }));
+  return static_cast<int>(std::ranges::find(body.inputs(), value.node) - body.inputs().begin());
 }
 
 bool fusion_may_take_over(const Graph& body, int result, int input) {
@@ -75,12 +86,9 @@ bool fusion_may_take_over(const Graph& body, int result, int input) {
   const Node& maker = body.node(made);
   const bool own_only = op_facts(maker.op).members_independent;
   if (!own_only && (made.result != 0 || !goes_by_rows(maker))) return false;
-  int leaves = 0;
-  NodeId leaf = NodeId::kNone;
-  for (int32_t i = 0; i < body.size() && leaf == NodeId::kNone; ++i) {
-    if (body.node(NodeId{i}).op == Op::kInput && leaves++ == input) leaf = NodeId{i};
-  }
-  if (leaf == NodeId::kNone || !(body.shape({leaf, 0}) == maker.results[0].shape)) return false;
+  if (input < 0 || input >= std::ssize(body.inputs())) return false;
+  const NodeId leaf = body.inputs()[static_cast<size_t>(input)];
+  if (!(body.shape({leaf, 0}) == maker.results[0].shape)) return false;
   for (int32_t i = 0; i < body.size(); ++i) {
     const Node& reader = body.node(NodeId{i});
     int reads = 0;

@@ -41,12 +41,46 @@ class GradientContext {
   virtual void add_gradient(int input, Value gradient) = 0;  // summed when called more than once
 };
 
+// The arrange rule's view of one node of a sharded graph: its operands as they lie, and ways to bring them where the op
+// takes them. The rule changes `node` (operands, attributes that are local sizes); then it is added. Of an op whose
+// only addend is optional, that operand is hidden: it joins a result of its own layout, else it is added behind.
+class LayoutRequest {
+ public:
+  virtual ~LayoutRequest() = default;
+  virtual const Graph& graph() const = 0;  // the sharded one: types are local
+  virtual Node& node() = 0;
+  virtual const Shape& whole_shape(size_t input) const = 0;
+  virtual bool is_rows(size_t input) const = 0;  // batch_rows of the operand
+  virtual const AxisList& row_axes() const = 0;  // that cut rows of the residual stream
+  virtual bool is_read_by(Op op) const = 0;      // result 0
+  // Of the parameter that result 0 is a gradient of; of the moments of the one whose gradient the operand is. Of other
+  // values copies; the operand, settled.
+  virtual Layout parameter_layout() const = 0;
+  virtual Layout update_layout(size_t input) const = 0;
+  virtual void bring(size_t input, const Layout& want) = 0;  // by collectives; absent operands stay so
+  virtual void settle(size_t input) = 0;                     // sums become copies, or rows of the residual stream
+  // One more operand: what `op` makes of this one, with the node's attributes.
+  virtual void append(Op op, size_t input) = 0;
+
+  const Layout& layout(size_t input) { return graph().layout(node().inputs[input]); }
+  const Shape& shape(size_t input) { return graph().shape(node().inputs[input]); }
+};
+
+// How a node lies on a mesh of ranks. Leaves have what they are given.
+struct LayoutRules {
+  // Layouts of the results of a node with local types, from those of its inputs. Throws kInvalidArgument naming the
+  // operand, its layout and what it must be.
+  std::vector<Layout> (*place)(const Graph& graph, const Node& node) = nullptr;
+  // Brings the operands to layouts that `place` takes. Null for ops that the shard pass makes or never sees.
+  void (*arrange)(LayoutRequest& request) = nullptr;
+  // Whether the rows (dim 0) of a result are those of an operand, one by one. Null: of no result.
+  bool (*rows)(const Graph& graph, const Node& node, size_t result, size_t operand) = nullptr;
+};
+
 struct OpFacts {
   // Result types. Throws kInvalidArgument with both values in the message when inputs do not fit.
   std::vector<TensorType> (*infer)(const Graph& graph, const Node& node) = nullptr;
-  // Layouts of the results of a node with local types, from those of its inputs. Throws kInvalidArgument naming the
-  // operand, its layout and what it must be. Leaves have what they are given.
-  std::vector<Layout> (*place)(const Graph& graph, const Node& node) = nullptr;
+  LayoutRules layouts = {};
   // Null with `no_gradient` saying why ("integer result", "inference only", "is a gradient").
   void (*gradient)(GradientContext& context) = nullptr;
   const char* no_gradient = nullptr;
@@ -64,6 +98,9 @@ struct OpFacts {
   // Inputs that result 0 is a sum of, each as it is where it has the result's type; a single one is an optional operand
   // c, which sums of gradients become.
   std::vector<int> addends = {};
+  // Operands, a bit each, in which result 0 is linear with factors that no other operand has a part in: the sum of what
+  // the op makes of parts is what it makes of their sum, but for rounding.
+  uint32_t linear = 0;
   std::vector<int> must_alias = {};  // per result, the first ones: the input whose storage it must share
   bool row_wise = false;             // a row of result 0 depends on the same row of the in_place inputs only
   bool elementwise = false;          // result 0 depends on the same element of its inputs only (after broadcast)
@@ -87,6 +124,9 @@ inline bool is_linear(const Node& node) {
 
 // The addends of result 0 that the node is given.
 std::vector<size_t> addends(const Graph& graph, const Node& node);
+
+// Of every value, whether its dim 0 is the rows of the micro-batch: as leaves say, and what follows from them.
+ValueTable<char> batch_rows(const Graph& graph);
 
 // Checks the attributes against the op's signature, then infers the result types.
 std::vector<TensorType> infer_types(const Graph& graph, const Node& node);

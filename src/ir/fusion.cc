@@ -23,10 +23,7 @@ bool is_reduce(const Node& node, const char* kind, const char* axis) {
          node.attr<std::string>("axis") == axis;
 }
 
-int32_t input_count(const Graph& body) {
-  return static_cast<int32_t>(
-      std::ranges::count_if(body.nodes(), [](const Node& node) { return node.op == Op::kInput; }));
-}
+int32_t input_count(const Graph& body) { return static_cast<int32_t>(body.inputs().size()); }
 
 // The body's members but for slices of its inputs, which count as inputs.
 class Members {

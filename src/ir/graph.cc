@@ -79,6 +79,7 @@ NodeId Graph::add(Node node) {
     check(!node.name.empty(), ErrorCode::kInvalidArgument, "{}: a leaf needs a name", info.name);
     bool added = leaves_.emplace(leaf_key(node.op, node.name), id).second;
     check(added, ErrorCode::kInvalidArgument, "{}: graph {} already has one named {}", info.name, name_, node.name);
+    if (node.op == Op::kInput) inputs_.push_back(id);
   }
   nodes_.push_back(std::move(node));
   return id;
@@ -147,6 +148,8 @@ void Graph::keep_nodes(const std::vector<bool>& keep) {
   for (NamedValue& update : updates_) remap(update.value);
   std::erase_if(leaves_, [&](const auto& leaf) { return !keep[slot(leaf.second)]; });
   for (auto& [key, id] : leaves_) id = moved[slot(id)];
+  std::erase_if(inputs_, [&](NodeId id) { return !keep[slot(id)]; });
+  for (NodeId& id : inputs_) id = moved[slot(id)];
 }
 
 std::string describe(const Graph& graph, NodeId id) {

@@ -108,7 +108,8 @@ class Graph {
 
   // The leaf of this op and name, or none. Leaf names are unique per op kind within a graph.
   Value find_leaf(Op op, std::string_view name) const;
-  Value find_leaf(std::string_view name) const;  // any leaf kind
+  Value find_leaf(std::string_view name) const;                  // any leaf kind
+  const std::vector<NodeId>& inputs() const { return inputs_; }  // the input leaves, in node order
 
   const std::string& name() const { return name_; }
   GraphRole role() const { return role_; }
@@ -153,6 +154,7 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<NamedValue> outputs_, updates_;
   std::unordered_map<std::string, NodeId> leaves_;  // "<op>:<name>"
+  std::vector<NodeId> inputs_;
 };
 
 // A T for every result of a graph's nodes.

@@ -1,7 +1,7 @@
 // How the parts of one logical tensor lie on the ranks of a mesh. docs/ir.md, "Layouts".
 //
-// A layout is inferred and verified where a type is: OpFacts::place gives the layouts of a node's results from those of
-// its inputs, or refuses them. Types of a sharded graph are local: what one rank holds.
+// A layout is inferred and verified where a type is: LayoutRules::place gives the layouts of a node's results from
+// those of its inputs, or refuses them. Types of a sharded graph are local: what one rank holds.
 #pragma once
 
 #include <array>

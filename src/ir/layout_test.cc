@@ -1,6 +1,7 @@
 // Layouts: meshes and their groups, the text form, the rules of the ops, and what the verifier refuses.
 #include "ir/layout.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -241,7 +242,55 @@ TEST(LayoutRules, GiveResultsOrRefuseByName) {
 }
 
 TEST(LayoutRules, EveryOpHasOne) {
-  for (const OpInfo& info : all_ops()) EXPECT_EQ(op_facts(info.op).place == nullptr, info.max_inputs == 0) << info.name;
+  for (const OpInfo& info : all_ops())
+    EXPECT_EQ(op_facts(info.op).layouts.place == nullptr, info.max_inputs == 0) << info.name;
+}
+
+TEST(LayoutRules, EveryOpSaysWhereItTakesItsOperands) {
+  for (const OpInfo& info : all_ops()) {
+    const OpFacts& facts = op_facts(info.op);
+    EXPECT_EQ(facts.layouts.arrange == nullptr, info.max_inputs == 0 || info.stage >= Stage::kSharded)
+        << info.name << ": LayoutRules::arrange; kWhole where it takes copies of all operands";
+    for (const int addend : facts.addends) EXPECT_TRUE(facts.linear >> addend & 1U) << info.name << ": " << addend;
+  }
+}
+
+// Tokens, channels, heads and classes are four.
+TEST(BatchRows, FollowFromLeavesWhateverTheSizes) {
+  const Graph graph = parse_graph(R"(graph @g role train stage gradient
+    %ids = input {rows="batch"} : i32[4] @ids
+    %places = input {rows="batch"} : i32[4] @places
+    %segments = input : i32[4] @segments
+    %table = param : f32[4,4] @table
+    %norm = param : f32[4] @norm
+    %x = embedding %ids, %table
+    %y, %rstd = rms_norm %x, %norm {eps=0.1}
+    %q = matmul %y, %table {trans_b=true}
+    %each = reshape %q {shape=[4,1,4]}
+    %r = rope %q, %places {heads=2, head_dim=2, theta=1.0}
+    %out, %lse = attention %q, %q, %q, %segments {heads=2, kv_heads=2, head_dim=2, scale=1.0}
+    %sum = add %out, %norm
+    %wgrad = matmul %sum, %x {trans_a=true}
+    %first = select_rows %sum, %segments
+    %mean = segment_mean %sum, %segments
+    %column = reduce %sum {reduction="sum", axis="rows"}
+    %turned = transpose %sum
+    %half = slice %sum {axis=1, begin=0, end=2}
+    %few = slice %sum {axis=0, begin=0, end=2}
+    %loss, %all = cross_entropy %sum, %ids
+    %dx, %dweight = rms_norm_grad %x, %norm, %rstd, %sum
+    %dtable = embedding_grad %ids, %dx {rows=4}
+    output @a %dtable
+    output @b %wgrad
+    end)");
+  const ValueTable<char> rows = batch_rows(graph);
+  std::string found;
+  for_each_result(graph, [&](Value value, const Node& node) {
+    if (rows[value]) found += fmt::format("{}{} ", op_name(node.op), value.result);
+  });
+  EXPECT_EQ(found,
+            "input0 input0 embedding0 rms_norm0 rms_norm1 matmul0 reshape0 rope0 attention0 attention1 add0 slice0 "
+            "cross_entropy0 cross_entropy1 rms_norm_grad0 ");
 }
 
 // In a graph of one micro-batch the addends of other data ranks are there without being said.

@@ -155,8 +155,9 @@ Value embed_tokens(Builder& b, Value positions, Value& table, const ModelSpec& m
   if (spec.scaled) x = b.scale(x, std::sqrt(static_cast<double>(m.hidden)));
   if (spec.token_types > 0) {
     Value types = b.param("type_embed.weight", {spec.token_types, m.hidden}, {.std = m.init_std});
-    x = b.add(x, spec.token_types == 1 ? b.reshape(types, {m.hidden})
-                                       : b.embedding(b.input("token_types", {DType::kI32, {shape.tokens}}), types));
+    x = b.add(x, spec.token_types == 1
+                     ? b.reshape(types, {m.hidden})
+                     : b.embedding(b.of_tokens("token_types", shape.tokens, {{"optional", true}}), types));
   }
   if (places.exists()) x = b.add(x, b.embedding(positions, places));
   if (spec.norm) x = norm(b, x, "embed_norm", m.norm);

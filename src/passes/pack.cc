@@ -59,19 +59,17 @@ Node with_slices(const Node& reader, const Parts& parts, Rewriter& rewriter) {
   Rewriter body(old);
   std::vector<std::pair<Value, const Part*>> sliced;  // leaves whose readers read a slice
   size_t input = 0;
-  for (int32_t i = 0; i < old.size(); ++i) {
-    const Node& leaf = old.node(NodeId{i});
-    if (leaf.op != Op::kInput) continue;
+  for (const NodeId leaf : old.inputs()) {
     const Value from = reader.inputs[input++];
     const auto part = parts.find(from);
     const Value outer = part == parts.end() ? rewriter.map(from) : part->second.whole;
-    if (part != parts.end()) sliced.emplace_back(Value{NodeId{i}, 0}, &part->second);
+    if (part != parts.end()) sliced.emplace_back(Value{leaf, 0}, &part->second);
     const auto known = std::ranges::find(fusion.inputs, outer) - fusion.inputs.begin();
     if (known == std::ssize(fusion.inputs)) {  // leaves come first: the n-th node is the n-th input
       fusion.inputs.push_back(outer);
-      add_body_input(body.graph(), rewriter.graph(), outer, leaf.name);
+      add_body_input(body.graph(), rewriter.graph(), outer, old.node(leaf).name);
     }
-    body.set({NodeId{i}, 0}, {NodeId{static_cast<int32_t>(known)}, 0});
+    body.set({leaf, 0}, {NodeId{static_cast<int32_t>(known)}, 0});
   }
   for (const auto& [leaf, part] : sliced)
     body.set(leaf, body.builder().slice(body.map(leaf), 1, part->begin, part->end));

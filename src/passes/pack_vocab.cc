@@ -44,12 +44,9 @@ bool keeps_padding_apart(Op op) {
     case Op::kScaledMatmul:
     case Op::kEmbeddingGrad:
     case Op::kCrossEntropyGrad:
-    case Op::kCast:
-    case Op::kAdd:
-    case Op::kScale:
     case Op::kReduce:
     case Op::kConstant: return true;
-    default: return is_optimizer_update(op);
+    default: return is_optimizer_update(op) || (op_facts(op).elementwise && op_facts(op).linear != 0);
   }
 }
 

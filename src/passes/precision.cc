@@ -23,7 +23,7 @@ bool records_amax(const Graph& graph) {
   return graph.role() == GraphRole::kTrain || graph.role() == GraphRole::kAccumulate || measures(graph);
 }
 
-// Values that must be made in float32: what a float32 state is updated with, back through sums to the products.
+// Values that must be made in float32: what a float32 state is updated with, back through linear ops to the products.
 std::vector<bool> high_nodes(const Graph& graph) {
   std::vector<bool> high(static_cast<size_t>(graph.size()), false);
   for (const NamedValue& update : graph.updates()) {
@@ -31,13 +31,11 @@ std::vector<bool> high_nodes(const Graph& graph) {
   }
   for (int32_t i = graph.size() - 1; i >= 0; --i) {
     const Node& node = graph.node(NodeId{i});
-    bool passes_on = node.op == Op::kAdd || node.op == Op::kSub || node.op == Op::kScale || node.op == Op::kReshape ||
-                     node.op == Op::kTranspose || node.op == Op::kSlice || node.op == Op::kConcat;
-    bool product = node.op == Op::kMatmul || node.op == Op::kGroupedMatmulWgrad ||
-                   node.op == Op::kEmbeddingGrad;  // of which the addend must be as precise
-    if (!high[static_cast<size_t>(i)] || (!passes_on && !product)) continue;
-    for (size_t k = product ? 2 : 0; k < node.inputs.size(); ++k) {
-      if (node.inputs[k].exists()) high[slot(node.inputs[k].node)] = true;
+    if (!high[static_cast<size_t>(i)]) continue;
+    const uint32_t linear = op_facts(node.op).linear;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const bool passes_on = (linear >> std::min(k, size_t{31}) & 1U) != 0;  // a concat of more: all of them
+      if (passes_on && node.inputs[k].exists()) high[slot(node.inputs[k].node)] = true;
     }
   }
   return high;

@@ -76,11 +76,11 @@ Value row_logits(Program& program, Rewriter& rewriter, int64_t rows, const Servi
 Value adjusted(Builder& b, Value logits, const SampleGraphOptions& o) {
   if (o.entries == 0) return logits;
   const int64_t words = (b.shape(logits).cols() + 31) / 32;
-  std::vector<Value> inputs = {logits, b.input("entries", {DType::kI32, {o.entries, 2}}),
-                               b.input("values", {DType::kF32, {o.entries, 3}})};
+  std::vector<Value> inputs = {logits, b.input("entries", {DType::kI32, {o.entries, 2}}, {{"pad", -1}}),
+                               b.input("values", {DType::kF32, {o.entries, 3}}, {{"pad", 1}})};
   if (o.masks > 0) {
-    inputs.push_back(b.input("masks", {DType::kI32, {o.masks, words}}));
-    inputs.push_back(b.input("mask_rows", {DType::kI32, {o.rows}}));
+    inputs.push_back(b.input("masks", {DType::kI32, {o.masks, words}}, {{"rest", "any"}}));
+    inputs.push_back(b.input("mask_rows", {DType::kI32, {o.rows}}, {{"pad", -1}}));
   }
   return {b.emit(Op::kAdjustLogits, std::move(inputs), {}, "adjust_logits"), 0};
 }
@@ -99,8 +99,9 @@ CacheInputs add_inputs(Builder& b, int64_t tokens, const std::vector<int64_t>& w
   for (size_t g = 0; g < windows.size(); ++g) {
     inputs.groups[windows[g]] = {
         .blocks = o.blocks[g],
-        .slots = b.input(group_input("slots", g), {DType::kI32, {tokens}}),
-        .block_table = b.input(group_input("block_table", g), {DType::kI32, {o.sequences, o.blocks_per_sequence}})};
+        .slots = b.of_tokens(group_input("slots", g), tokens, {{"pad", -1}}),
+        .block_table = b.input(group_input("block_table", g), {DType::kI32, {o.sequences, o.blocks_per_sequence}},
+                               {{"rest", "any"}})};
   }
   return inputs;
 }
@@ -182,19 +183,20 @@ Graph forward_graph(Program& program, const std::string& name, const Graph& logi
   NodeId head = find_head(logits);
   Value ids = logits.find_leaf(Op::kInput, "ids");
   check(ids.exists(), ErrorCode::kInvalidArgument, "serving: graph {} has no input \"ids\"", logits.name());
-  const TensorType& per_token = logits.type(ids);
+  const int64_t tokens = logits.shape(ids)[0];
   Rewriter rewriter(logits);
   Builder& b = rewriter.builder();
   for (int32_t i = 0; i < index(head); ++i) {
     rewriter.copy(NodeId{i});
     if (NodeId{i} != ids.node) continue;
-    std::vector<Value> inputs = {rewriter.map(ids), sampled_state(program, b, states), b.input("from", per_token)};
+    std::vector<Value> inputs = {rewriter.map(ids), sampled_state(program, b, states),
+                                 b.of_tokens("from", tokens, {{"pad", -1}})};
     rewriter.set(ids, {b.emit(Op::kSelectTokenIds, std::move(inputs), {}, "select_token_ids"), 0});
   }
   b.set_layer(-1);
   Value rows = rewriter.map(logits.node(head).inputs[0]);
   std::vector<Value> inputs = {hidden_state(program, b, b.shape(rows).cols(), states), rows,
-                               b.input("hidden_rows", per_token)};
+                               b.of_tokens("hidden_rows", tokens, {{"pad", -1}})};
   b.update(kHiddenState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kHiddenState), 0});
   Graph body = std::move(rewriter.graph());
   remove_dead_nodes(body);
@@ -218,7 +220,7 @@ Graph sample_graph(Program& program, const std::string& name, const Graph& logit
   b.output("ids", {sample, 0});
   b.output("logprobs", {sample, 1});
   inputs = {sampled_state(program, b, states), b.reshape({sample, 0}, {o.rows, 1}),
-            b.input("store", {DType::kI32, {o.rows}})};
+            b.input("store", {DType::kI32, {o.rows}}, {{"pad", -1}})};
   b.update(kSampledState, {b.emit(Op::kScatterRows, std::move(inputs), {}, kSampledState), 0});
   if (o.top_logprobs > 0) {
     const auto add_top = [&](const char* name, const char* ids, Value logits) {
@@ -238,7 +240,7 @@ Graph copy_blocks_graph(const std::string& name, const Graph& forward, size_t gr
                         int64_t pairs) {
   Graph graph(name, GraphRole::kCopyBlocks);
   Builder b(graph);
-  Value list = b.input("pairs", {DType::kI32, {pairs, 2}});
+  Value list = b.input("pairs", {DType::kI32, {pairs, 2}}, {{"pad", -1}});
   for (const auto& [state, member] : cache_groups(forward)) {
     if (member != group) continue;
     const Node& cache = forward.node(forward.find_leaf(Op::kState, state));

@@ -32,7 +32,7 @@ bool shard(Program& program, const CompileOptions& options) {
   const int64_t tp = parallel.mesh[Axis::kTensor];
   if (const int64_t multiple = options.target.vocab_multiple * tp; multiple > 1)
     pad_vocab(program, multiple, /*embeddings=*/tp > 1);
-  StateLayouts states(program, parallel);
+  const StateLayouts states(program, parallel);
   for (StateEntry& entry : program.states()) entry.layout = states.of(program, entry);
   // Graphs of the first micro-batch write gradients and say how they lie.
   std::vector<size_t> order;

@@ -117,11 +117,6 @@ void check_heads(const Program& program, const Mesh& mesh) {
 }
 
 StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : parallel_(parallel) {
-  for (const StateEntry& entry : program.states()) {
-    if (entry.role != StateRole::kTransfer || !entry.param.empty()) continue;
-    tokens = entry.type.shape[0];
-    row_states.insert(entry.name);
-  }
   const std::set<std::string> copied = shared_keys(program);
   const int64_t tp = parallel.mesh[Axis::kTensor];
   for (const StateEntry& entry : program.states()) {

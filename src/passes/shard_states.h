@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "ir/program.h"
@@ -27,9 +26,6 @@ class StateLayouts {
   const Layout& weight(const std::string& param) const { return weights_.at(param); }
   // Of an entry: caches are cut by heads. Gradients and buffers are as their makers give them: these have none yet.
   Layout of(const Program& program, const StateEntry& entry) const;
-
-  int64_t tokens = -1;               // of a micro-batch of the graphs; -1: none has any
-  std::set<std::string> row_states;  // between graphs of a stage: dim 0 are these
 
  private:
   std::map<std::string, Layout> weights_, masters_;

@@ -1,33 +1,26 @@
 #include "passes/sharded_graph.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
-#include "ir/facts.h"
 #include "passes/passes.h"
 
 namespace octet {
 
-ShardedGraph::ShardedGraph(const Graph& graph, Program& program, StateLayouts& states, const Parallel& parallel)
+ShardedGraph::ShardedGraph(const Graph& graph, Program& program, const StateLayouts& states, const Parallel& parallel)
     : old_(graph),
       rewriter_(graph),
-      relayout_(rewriter_.graph()),
+      made_(rewriter_.graph()),
+      relayout_(made_),
       program_(program),
       states_(states),
       parallel_(parallel),
-      is_rows_(graph) {
-  rewriter_.graph().set_mesh(parallel.mesh);
-  rewriter_.graph().set_stage(Stage::kSharded);
+      is_rows_(batch_rows(graph)) {
+  made_.set_mesh(parallel.mesh);
+  made_.set_stage(Stage::kSharded);
   if (parallel.mesh[Axis::kContext] > 1) rows_.push_back(Axis::kContext);
   if (parallel.sequence && parallel.mesh[Axis::kTensor] > 1) rows_.push_back(Axis::kTensor);
-  const Value ids = graph.find_leaf(Op::kInput, "ids");
-  tokens_ = ids.exists() ? graph.shape(ids)[0] : states.tokens;
-  for (int32_t i = 0; i < graph.size(); ++i)
-    for (size_t r = 0; r < graph.node(NodeId{i}).results.size(); ++r)
-      is_rows_[{NodeId{i}, static_cast<int32_t>(r)}] = makes_rows(graph.node(NodeId{i}), r);
-  for (const NamedValue& update : graph.updates())
-    if (program.find_state(update.name)->role == StateRole::kSaved && is_rows_[update.value])
-      states.row_states.insert(update.name);
   if (!runs_per_micro_batch(graph.role())) return;
   for (const NamedValue& update : graph.updates())
     if (program.find_state(update.name)->role == StateRole::kGradient) find_targets(update.value, update.name);
@@ -40,24 +33,6 @@ Graph ShardedGraph::run() {
   return rewriter_.finish();
 }
 
-bool ShardedGraph::makes_rows(const Node& node, size_t result) const {
-  if (tokens_ < 0 || node.results[result].shape[0] != tokens_) return false;
-  const auto reads_rows = [&](Value input) { return input.exists() && is_rows_[input]; };
-  switch (node.op) {
-    case Op::kInput: return true;
-    case Op::kState: return states_.row_states.contains(node.name);
-    case Op::kMatmul:
-    case Op::kScaledMatmul: return reads_rows(node.inputs[0]) && !node.attr<bool>("trans_a");
-    case Op::kTranspose:
-    case Op::kReduce:
-    case Op::kEmbeddingGrad: return false;
-    case Op::kLayerNormGrad:
-    case Op::kRmsNormGrad: return result == 0;
-    case Op::kQuantize: return result < 2 && reads_rows(node.inputs[0]);
-    default: return std::ranges::any_of(node.inputs, reads_rows);
-  }
-}
-
 void ShardedGraph::find_targets(Value value, const std::string& state) {
   targets_[value] = state;
   const Node& node = old_.node(value);
@@ -66,7 +41,7 @@ void ShardedGraph::find_targets(Value value, const std::string& state) {
 
 Layout ShardedGraph::settled(Value x, Value old_value) {
   Layout want = layout(x).settled();
-  if (!is_row_value(old_value)) return want;
+  if (!is_rows_[old_value]) return want;
   bool moved = false;
   for (int d = 1; d < graph().shape(x).rank(); ++d) {
     AxisList axes = want.cut_axes(d);
@@ -106,77 +81,61 @@ void ShardedGraph::place(NodeId id) {
   if (op_info(node.op).max_inputs == 0) return place_leaf(id, std::move(node));
   for (const size_t i : addends(old_, old_node))
     if (is_part(old_node.inputs[i])) return place_sum(id, std::move(node), i);
-  finish(id, placed(id, std::move(node)));
+  finish(id, arranged(id, std::move(node)));
 }
 
-NodeId ShardedGraph::placed(NodeId id, Node node) {
-  const Node& old_node = old_.node(id);
-  switch (node.op) {
-    case Op::kMatmul:
-    case Op::kScaledMatmul: return place_product(id, std::move(node));
-    case Op::kAttention:
-    case Op::kPagedAttention:
-    case Op::kAttentionGrad: place_heads(old_node, node); break;
-    case Op::kLayerNorm:
-    case Op::kRmsNorm:
-    case Op::kLayerNormGrad:
-    case Op::kRmsNormGrad: place_norm(old_node, node); break;
-    case Op::kCrossEntropy: return place_loss(id, std::move(node));
-    case Op::kCrossEntropyGrad:
-      place_rows_of(old_node, node);
-      set_classes(old_node, node);
-      break;
-    case Op::kEmbedding: place_embedding(old_node, node); break;
-    case Op::kEmbeddingGrad: place_embedding_grad(id, old_node, node); break;
-    case Op::kRope:
-      node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
-      node.inputs[1] = bring(node.inputs[1], layout(node.inputs[0]).moved({0, -1}));
-      node.attrs.set("heads", graph().shape(node.inputs[0])[1] / node.attr<int64_t>("head_dim"));
-      break;
-    case Op::kReshape: place_reshape(old_node, node); break;
-    case Op::kSlice:
-    case Op::kConcat:
-      for (Value& input : node.inputs)
-        input = bring(input, layout(input).whole(static_cast<int>(node.attr<int64_t>("axis"))));
-      for (Value& input : node.inputs) input = bring(input, layout(node.inputs[0]));
-      break;
-    case Op::kTranspose:
-    case Op::kCopyBlocks: break;
-    case Op::kScatterCodes:
-    case Op::kScatterRows: node.inputs[1] = bring(node.inputs[1], layout(node.inputs[0])); break;
-    case Op::kTakeColumns:
-      node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
-      node.inputs[0] = bring(node.inputs[0], layout(node.inputs[0]).whole(1));
-      break;
-    case Op::kReduce:
-      if (node.attr<std::string>("reduction") != "sum") node.inputs[0] = settle(node.inputs[0], old_node.inputs[0]);
-      break;
-    case Op::kQuantize:
-    case Op::kDequantize: place_codes(id, node); break;
-    case Op::kClipFactor:  // within the stage first: all stages make one exchange of a pipeline
-      if (const AxisSet due = layout(node.inputs[0]).due(Pending::kSum); due.has(Axis::kPipeline))
-        node.inputs[0] = bring(node.inputs[0], Layout().with_due(Pending::kSum, Axis::kPipeline));
-      node.inputs[0] = bring(node.inputs[0], {});
-      break;
-    case Op::kSquareSum:
-      for (size_t i = 0; i < node.inputs.size(); ++i) node.inputs[i] = bring_gradient(node.inputs[i]);
-      break;
-    default:
-      if (is_optimizer_update(node.op) && node.op != Op::kLamb) {
-        place_optimizer(node);
-      } else if (op_facts(node.op).elementwise) {
-        place_elementwise(old_node, node);
-      } else {
-        for (Value& input : node.inputs) input = bring(input, {});
-      }
+bool ShardedGraph::is_read_by(Op op) const {
+  return std::ranges::any_of(old_.nodes(), [&](const Node& reader) {
+    return reader.op == op && std::ranges::find(reader.inputs, Value{old_id_, 0}) != reader.inputs.end();
+  });
+}
+
+Layout ShardedGraph::parameter_layout() const {
+  const auto target = targets_.find({old_id_, 0});
+  const StateEntry* entry = target != targets_.end() ? program_.find_state(target->second) : nullptr;
+  return entry != nullptr && !entry->param.empty() ? states_.weight(entry->param) : Layout();
+}
+
+Layout ShardedGraph::update_layout(size_t input) const {
+  const Value x = node_.inputs[input];
+  const Node& leaf = graph().node(x);
+  const StateEntry* entry = leaf.op == Op::kState ? program_.find_state(leaf.name) : nullptr;
+  return entry != nullptr && entry->role == StateRole::kGradient ? states_.master(entry->param) : layout(x).settled();
+}
+
+NodeId ShardedGraph::arranged(NodeId id, Node node) {
+  const OpFacts& facts = op_facts(node.op);
+  check(facts.layouts.arrange != nullptr, ErrorCode::kInvalidArgument,
+        "shard: {} is of a graph that is sharded already", describe(old_, id));
+  const size_t c = facts.addends.size() == 1 ? static_cast<size_t>(facts.addends[0]) : node.inputs.size();
+  const Value addend = c < node.inputs.size() ? std::exchange(node.inputs[c], Value::none()) : Value::none();
+  old_id_ = id, node_ = std::move(node);
+  facts.layouts.arrange(*this);
+  return addend.exists() ? with_addend(addend, c) : made_.add(std::move(node_));
+}
+
+NodeId ShardedGraph::with_addend(Value c, size_t c_input) {
+  const Value old_c = old_input(c_input);
+  const bool full = old_.shape(old_c) == old_.node(old_id_).results[0].shape;
+  Node alone = node_;
+  if (find_attr(alone.op, "to") != nullptr && !alone.attrs.has("to"))
+    alone.attrs.set("to", std::string(dtype_name(node_.results[0].dtype)));
+  const NodeId made = made_.add(std::move(alone));
+  const Layout y = layout({made, 0});
+  if (full ? layout(c) == y : !y.is_pending()) {
+    node_.inputs[c_input] = full ? c : bring(c, Layout().with_cuts_of(y, 1, 0));
+    return made_.add(std::move(node_));  // the trial is dead
   }
-  return graph().add(std::move(node));
+  const Value sum = bring({made, 0}, is_rows_[old_c] && full ? settled({made, 0}, old_c) : y.settled());
+  Node add{.op = Op::kAdd, .inputs = {sum, c}, .name = node_.name, .layer = node_.layer, .phase = node_.phase};
+  add.inputs[1] = full ? bring(settle(c, old_c), layout(sum)) : bring(c, Layout().with_cuts_of(layout(sum), 1, 0));
+  return made_.add(std::move(add));
 }
 
 void ShardedGraph::finish(NodeId id, NodeId made) {
   for (int32_t r = 0; r < static_cast<int32_t>(old_.node(id).results.size()); ++r) {
     const Value value{made, r};
-    const Shape whole = whole_shape(graph().shape(value), layout(value), parallel_.mesh);
+    const Shape whole = octet::whole_shape(graph().shape(value), layout(value), parallel_.mesh);
     check(whole == old_.shape({id, r}) || !layout(value).due(Pending::kNever).empty(), ErrorCode::kInternal,
           "shard: result {} of {} is {}, of {}", r, describe(old_, id), print(graph().type(value), layout(value)),
           to_string(old_.type({id, r})));
@@ -191,8 +150,7 @@ void ShardedGraph::place_leaf(NodeId id, Node node) {
     if (entry.role == StateRole::kTransfer) entry.layout = between(entry, {});
     at = layout_in(old_.role(), entry.layout);
     if (targets_.contains({id, 0}) && at != without_replicas(at)) parts_.insert({id, 0});
-  } else if (node.op == Op::kInput && !rows_.empty() && rows_[0] == Axis::kContext &&
-             node.results[0].shape[0] == tokens_) {
+  } else if (is_rows_[{id, 0}] && parallel_.mesh[Axis::kContext] > 1) {
     at = at.cut(0, {Axis::kContext});
   }
   for (const Layout::Cut& cut : at.cuts) {
@@ -203,7 +161,59 @@ void ShardedGraph::place_leaf(NodeId id, Node node) {
     dim /= parallel_.mesh[cut.axis];
   }
   node.layouts = {at};
-  finish(id, graph().add(std::move(node)));
+  finish(id, made_.add(std::move(node)));
+}
+
+void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
+  const Value c = node.inputs[part];
+  Value rest;
+  if (node.op == Op::kAdd) {
+    rest = node.inputs[1 - part];
+  } else {
+    node.inputs[part] = Value::none();
+    rest = {arranged(id, std::move(node)), 0};
+  }
+  const Node& old_node = old_.node(id);
+  Node add{.op = Op::kAdd, .name = old_node.name, .layer = old_node.layer, .phase = old_node.phase};
+  add.inputs = {scattered(rest, layout(c)), c};
+  rewriter_.set({id, 0}, {made_.add(std::move(add)), 0});
+  parts_.insert({id, 0});
+}
+
+Value ShardedGraph::scattered(Value x, const Layout& state) {
+  AxisList over = (state.cut_axes() & kReplicas).list();  // what is made on all context ranks alike is no sum of theirs
+  std::erase_if(over, [&](Axis axis) { return axis != Axis::kData && !layout(x).due(Pending::kSum).has(axis); });
+  const AxisSet due = (state.due(Pending::kSum) | over) - Axis::kData;
+  x = bring(x, without_replicas(state).with_due(Pending::kSum, due));
+  if (!over.empty()) x = relayout_.emit(Op::kReduceScatter, x, {{"axis", int64_t{0}}, {"over", print(over)}});
+  return bring(x, layout_in(old_.role(), state));
+}
+
+Layout ShardedGraph::between(const StateEntry& entry, const Layout& made) const {
+  if (entry.role == StateRole::kSaved) return made;
+  return entry.param.empty() ? Layout().with(0, rows_) : program_.find_state(entry.param, StateRole::kGradient)->layout;
+}
+
+void ShardedGraph::place_update(const NamedValue& update) {
+  StateEntry& entry = state(update.name);
+  Value value = rewriter_.map(update.value);
+  if (entry.role == StateRole::kSaved || entry.role == StateRole::kTransfer) {
+    entry.layout = between(entry, layout(value));
+  } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
+    if (old_.role() == GraphRole::kTrain) {
+      const Layout& want = states_.gradient(entry.param);
+      AxisSet sums = layout(value).due(Pending::kSum);
+      if (parallel_.mesh[Axis::kData] > 1) sums = sums | Axis::kData;
+      entry.layout = want.with_due(Pending::kSum, sums - (want.cut_axes() & kReplicas));
+    }
+    if (!is_part(update.value)) value = scattered(value, entry.layout);
+  } else if (runs_per_micro_batch(old_.role()) &&
+             (entry.role == StateRole::kBuffer || entry.role == StateRole::kAmax)) {
+    entry.layout = layout(value);
+    AxisSet& due = entry.layout.due(entry.role == StateRole::kAmax ? Pending::kMax : Pending::kSum);
+    if (parallel_.mesh[Axis::kData] > 1) due = due | Axis::kData;
+  }
+  rewriter_.set(update.value, bring(value, layout_in(old_.role(), entry.layout)));
 }
 
 }  // namespace octet

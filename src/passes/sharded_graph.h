@@ -1,34 +1,46 @@
-// One graph on the mesh: the old graph is walked node by node, operands are brought to the layouts that the op's rule
-// takes, attributes that are sizes become local ones, and the rule gives the layouts of the results.
+// One graph on the mesh: the old graph is walked node by node, the op's arrange rule brings operands to layouts that
+// its place rule takes, and that gives the layouts of the results. What the ops are is not known here.
 #pragma once
 
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/facts.h"
 #include "ir/rewrite.h"
 #include "passes/relayout.h"
 #include "passes/shard_states.h"
 
 namespace octet {
 
-class ShardedGraph {
+class ShardedGraph final : LayoutRequest {
  public:
-  ShardedGraph(const Graph& graph, Program& program, StateLayouts& states, const Parallel& parallel);
+  ShardedGraph(const Graph& graph, Program& program, const StateLayouts& states, const Parallel& parallel);
   Graph run();
 
  private:
-  Graph& graph() { return rewriter_.graph(); }
-  const Layout& layout(Value value) { return graph().layout(value); }
-  bool is_row_value(Value old_value) const { return is_rows_[old_value]; }
-
-  // Whether dim 0 of a result is the tokens of the micro-batch.
-  bool makes_rows(const Node& node, size_t result) const;
+  const Layout& layout(Value value) const { return graph().layout(value); }
   StateEntry& state(const std::string& name) {
     return program_.states()[static_cast<size_t>(program_.find_state(name) - program_.states().data())];
   }
   // The gradient that a value, or a sum it is an addend of, becomes.
   void find_targets(Value value, const std::string& state);
+
+  // --- of the node that is arranged
+  const Graph& graph() const override { return made_; }
+  Node& node() override { return node_; }
+  Value old_input(size_t input) const { return old_.node(old_id_).inputs[input]; }
+  const Shape& whole_shape(size_t input) const override { return old_.shape(old_input(input)); }
+  bool is_rows(size_t input) const override { return is_rows_[old_input(input)]; }
+  const AxisList& row_axes() const override { return rows_; }
+  bool is_read_by(Op op) const override;
+  Layout parameter_layout() const override;
+  Layout update_layout(size_t input) const override;
+  void bring(size_t input, const Layout& want) override { node_.inputs[input] = bring(node_.inputs[input], want); }
+  void settle(size_t input) override { node_.inputs[input] = settle(node_.inputs[input], old_input(input)); }
+  void append(Op op, size_t input) override {
+    node_.inputs.push_back(relayout_.emit(op, node_.inputs[input], attrs_for(op, node_.attrs)));
+  }
 
   // --- layouts
   Value bring(Value x, const Layout& want) { return relayout_.bring(x, want); }
@@ -42,38 +54,11 @@ class ShardedGraph {
 
   // --- nodes
   void place(NodeId id);
-  NodeId placed(NodeId id, Node node);  // its operands brought to where the op takes them
+  NodeId arranged(NodeId id, Node node);
+  // A sum takes an addend that is of the same sum; else the addend is added when the sum is whole.
+  NodeId with_addend(Value addend, size_t input);
   void finish(NodeId id, NodeId made);
   void place_leaf(NodeId id, Node node);
-  void place_elementwise(const Node& old_node, Node& node);
-  void place_norm(const Node& old_node, Node& node);
-  // Operands of a loss or of its gradient that belong to rows.
-  void place_rows_of(const Node& old_node, Node& node);
-  void set_classes(const Node& old_node, Node& node);
-  // The log-sum-exp of all classes first: a float a row is exchanged.
-  NodeId place_loss(NodeId id, Node node);
-  void place_embedding(const Node& old_node, Node& node);
-  void place_embedding_grad(NodeId id, const Node& old_node, Node& node);
-  // Heads of tp, then of what cuts rows, whose ranks exchange rows for heads; a key head that they share is gathered.
-  void place_heads(const Node& old_node, Node& node);
-  void place_reshape(const Node& old_node, Node& node);
-  // A part of a row has a scale of its own, unless the columns that readers take lie on several ranks.
-  void place_codes(NodeId id, Node& node);
-  Value bring_gradient(Value x);
-  void place_optimizer(Node& node);
-
-  // --- products
-  struct Side {
-    size_t input;
-    int outer, inner;  // the dim that the result has, and the contraction
-  };
-  NodeId place_product(NodeId id, Node node);
-  // A sum takes a c that is of the same sum; else c is added when the sum is whole.
-  NodeId add_to_product(const Node& old_node, Node node, const Node& alone, Value c, size_t c_input);
-  Value settle_operand(Value x, Value old_value);
-  // One axis may cut rows of a, columns of b, or the contraction of both. Weights stay where they are: what gives way
-  // has tokens along the dim that the axis cuts; what is there whole takes its part.
-  void agree(Node& node, const Side& a, const Side& b, Axis axis, bool wgrad);
 
   // --- gradients
   // Whether a value is this replica's part of a gradient.
@@ -90,13 +75,15 @@ class ShardedGraph {
 
   const Graph& old_;
   Rewriter rewriter_;
+  Graph& made_;
   Relayout relayout_;
   Program& program_;
-  StateLayouts& states_;
+  const StateLayouts& states_;
   const Parallel& parallel_;
-  AxisList rows_;        // that cut the rows of the residual stream
-  int64_t tokens_ = -1;  // rows of the whole micro-batch
+  AxisList rows_;  // that cut the rows of the residual stream
   ValueTable<char> is_rows_;
+  NodeId old_id_ = NodeId::kNone;
+  Node node_;
   std::unordered_map<Value, std::string, ValueHash> targets_;
   std::unordered_set<Value, ValueHash> parts_;
 };

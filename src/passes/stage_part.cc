@@ -23,7 +23,12 @@ struct StagePart::Building {
 };
 
 StagePart::StagePart(const Graph& whole, std::vector<int32_t> pieces, int32_t stages, Program& program)
-    : whole_(whole), pieces_(std::move(pieces)), stages_(stages), program_(program), updates_(whole.updates()) {
+    : whole_(whole),
+      pieces_(std::move(pieces)),
+      stages_(stages),
+      program_(program),
+      is_rows_(batch_rows(whole)),
+      updates_(whole.updates()) {
   for (const NamedValue& update : whole.updates())
     if (program.find_state(update.name)->role == StateRole::kGradient) split_sums(update.value, update.name);
   find_crossings();
@@ -83,12 +88,14 @@ void StagePart::find_crossings() {
   }
 }
 
-Value StagePart::state(Building& b, const std::string& name, const TensorType& type, StateRole role, int32_t slots) {
+Value StagePart::state(Building& b, const std::string& name, Value value, StateRole role, int32_t slots) {
   const Value known = b.graph.find_leaf(Op::kState, name);
   if (known.exists()) return known;
+  const TensorType& type = whole_.type(value);
   program_.add_state({.name = name, .type = type, .role = role, .slots = slots});
   return {b.graph.add({.op = Op::kState,
                        .results = {type},
+                       .attrs = is_rows_[value] ? Attrs{{"rows", "batch"}} : Attrs(),
                        .name = name,
                        .phase = b.backward ? Phase::kBackward : Phase::kForward}),
           0};
@@ -105,7 +112,7 @@ Value StagePart::get(Building& b, Value value) {
   const auto received = [&](bool gradient, int32_t from) {
     const std::vector<Value>& list = (gradient ? backward_ : forward_)[static_cast<size_t>(from)];
     const auto at = static_cast<int32_t>(std::ranges::find(list, value) - list.begin());
-    return state(b, transfer_state(false, gradient, chunk(b.piece), at), whole_.type(value), StateRole::kTransfer, 1);
+    return state(b, transfer_state(false, gradient, chunk(b.piece), at), value, StateRole::kTransfer, 1);
   };
   Value leaf;
   if (is_backward(value)) {
@@ -115,7 +122,7 @@ Value StagePart::get(Building& b, Value value) {
   } else {
     const size_t at = saved_.size();
     saved_.push_back(value);
-    leaf = state(b, fmt::format("saved.{}.{}", chunk(b.piece), at), whole_.type(value), StateRole::kSaved, b.slots);
+    leaf = state(b, fmt::format("saved.{}.{}", chunk(b.piece), at), value, StateRole::kSaved, b.slots);
   }
   return b.map[value] = leaf;
 }
@@ -129,7 +136,7 @@ void StagePart::add_node(Building& b, NodeId id) {
     if (dropped == dropped_.end()) {
       input = get(b, input);
     } else if (whole_.role() == GraphRole::kAccumulate && !adds_to({id, 0}, dropped->second)) {
-      input = state(b, dropped->second, whole_.type({id, 0}), StateRole::kGradient, 1);
+      input = state(b, dropped->second, {id, 0}, StateRole::kGradient, 1);
     } else {
       input = Value::none();
     }

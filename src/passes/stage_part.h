@@ -37,13 +37,15 @@ class StagePart {
   Value source(Value value) const;  // what a view shows
 
   Value get(Building& b, Value value);
-  Value state(Building& b, const std::string& name, const TensorType& type, StateRole role, int32_t slots);
+  // The leaf of a state that holds what `value` of the whole graph is.
+  Value state(Building& b, const std::string& name, Value value, StateRole role, int32_t slots);
   void add_node(Building& b, NodeId id);
 
   const Graph& whole_;
   std::vector<int32_t> pieces_;
   int32_t stages_;
   Program& program_;
+  ValueTable<char> is_rows_;
   std::map<std::pair<int32_t, size_t>, std::string>
       dropped_;                                         // node and operand that is another piece's sum: its state
   std::vector<NamedValue> updates_;                     // of the graph, those of split sums once for each piece

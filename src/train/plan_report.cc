@@ -159,8 +159,9 @@ void report_model(const Program& whole, PlanReport& r) {
   for (const LogicalState& tensor : logical_states(whole))
     if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
   const Graph& train = *whole.find_graph(GraphRole::kTrain);
-  Value ids = train.find_leaf(Op::kInput, "ids");
-  r.tokens = ids.exists() ? train.shape(ids)[0] : 1;
+  const auto of_rows = std::ranges::find_if(
+      train.inputs(), [&](NodeId id) { return train.node(id).attr<std::string>("rows") == "batch"; });
+  r.tokens = of_rows != train.inputs().end() ? train.shape({*of_rows, 0})[0] : 1;
   auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
   r.active_parameters = r.parameters - inactive_parameters(train, r.tokens);
   r.forward_flops = per_token(Phase::kForward);

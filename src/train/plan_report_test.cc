@@ -105,6 +105,15 @@ TEST(PlanReport, GradientsOfContextRanksLeaveAsTheyAreMade) {
   EXPECT_NEAR(static_cast<double>(gradients.moment_bytes), 0.5 * static_cast<double>(none.moment_bytes), 1e6);
 }
 
+// As many tokens as ends of segments.
+TEST(PlanReport, ContextRanksShareTwoTokens) {
+  RunConfig config;
+  config.micro_batch = 1, config.sequence_length = 2, config.context = 2;
+  ModelConfig model = named_model("gpt2-124m");
+  model.layers = 2;
+  EXPECT_EQ(plan_training(model, config, h200_target()).tokens, 1) << "of a rank";
+}
+
 // What is listed at the peak is all that is live there, and no more than the arena.
 TEST(PlanReport, ThePeakAddsUp) {
   RunConfig config;

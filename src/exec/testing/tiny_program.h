@@ -27,6 +27,11 @@ namespace octet::tiny {
 
 inline constexpr int64_t kTokens = 32, kLength = 16, kVocab = 40;
 
+// Of a micro-batch; the tokens that it has are under `vocab`.
+struct Sizes {
+  int64_t tokens = kTokens, length = kLength, vocab = kVocab;
+};
+
 inline ModelConfig model(const std::string& architecture) {
   ModelConfig c = model_family(architecture);
   c.vocab_size = kVocab, c.max_positions = kLength, c.hidden = 32, c.layers = 2, c.heads = 4, c.intermediate = 64;
@@ -37,14 +42,14 @@ inline ModelConfig model(const std::string& architecture) {
   return c;
 }
 
-inline Graph loss_graph(const std::string& name, const ModelConfig& config, bool training) {
+inline Graph loss_graph(const std::string& name, const ModelConfig& config, bool training, const Sizes& sizes = {}) {
   Graph graph(name, graph_role(name));
   Builder builder(graph);
   build_loss(builder, config,
-             {.tokens = kTokens,
-              .max_segments = kTokens / kLength,
-              .max_length = kLength,
-              .equal_length = kLength,
+             {.tokens = sizes.tokens,
+              .max_segments = sizes.tokens / sizes.length,
+              .max_length = sizes.length,
+              .equal_length = sizes.length,
               .training = training});
   return graph;
 }
@@ -77,11 +82,11 @@ inline Graph apply_graph(Program& program) {
 }
 
 // Graphs train, accumulate, eval (differentiated) and apply.
-inline Program training_program(const ModelConfig& config) {
+inline Program training_program(const ModelConfig& config, const Sizes& sizes = {}) {
   Program program;
-  program.add_graph(loss_graph("train", config, true));
+  program.add_graph(loss_graph("train", config, true, sizes));
   Graph apply = apply_graph(program);
-  program.add_graph(loss_graph("eval", config, false));
+  program.add_graph(loss_graph("eval", config, false, sizes));
   program.add_graph(std::move(apply));
   autodiff(program, {});
   return program;
@@ -123,15 +128,16 @@ inline void initialize(Executor& executor, uint64_t seed = 7) {
 }
 
 // A sequence that can be learned: every token is 7 more than the one before, with a start per sequence.
-inline Batch batch(int number) {
-  Batch batch = token_batch(kTokens / kLength, kLength, /*targets=*/true);
+inline Batch batch(int number, const Sizes& sizes = {}) {
+  Batch batch = token_batch(sizes.tokens / sizes.length, sizes.length, /*targets=*/true);
   const auto ids = batch.ints("ids"), targets = batch.ints("targets");
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const int64_t start = number * 3 + t / kLength * 11;
-    ids[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % kLength)) % kVocab);
-    targets[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % kLength + 1)) % kVocab);
+  for (int64_t t = 0; t < sizes.tokens; ++t) {
+    const int64_t start = number * 3 + t / sizes.length * 11;
+    ids[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % sizes.length)) % sizes.vocab);
+    targets[static_cast<size_t>(t)] = static_cast<int32_t>((start + 7 * (t % sizes.length + 1)) % sizes.vocab);
   }
-  batch.add("loss_scale", {DType::kF32, {1}}, /*optional=*/true).values<float>()[0] = 1.0f / (2 * kTokens);
+  batch.add("loss_scale", {DType::kF32, {1}}, /*optional=*/true).values<float>()[0] =
+      1.0f / (2 * static_cast<float>(sizes.tokens));
   batch.add("rng", {DType::kI64, {3}}, /*optional=*/true);
   return batch;
 }

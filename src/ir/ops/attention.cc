@@ -51,6 +51,23 @@ Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size
   return q;
 }
 
+void arrange_heads(LayoutRequest& request) {
+  Node& node = request.node();
+  const int64_t head_dim = node.attr<int64_t>("head_dim");
+  for (size_t i : {0, 1, 2}) {
+    request.settle(i);
+    const AxisList rows = request.layout(i).cut_axes(0);
+    AxisList axes = request.layout(i).cut_axes(1);
+    if (i == 0 || request.shape(i)[1] / head_dim % request.graph().mesh().parts(rows) == 0)
+      axes.insert(axes.end(), rows.begin(), rows.end());
+    request.bring(i, Layout().with(1, axes));
+  }
+  if (node.op == Op::kAttentionGrad)
+    for (size_t i : {4, 5, 6}) request.bring(i, request.layout(0));
+  node.attrs.set("heads", request.shape(0)[1] / head_dim);
+  node.attrs.set("kv_heads", request.shape(1)[1] / head_dim);
+}
+
 }  // namespace octet::ops
 
 namespace octet::facts {
@@ -142,7 +159,7 @@ void attention_gradient(GradientContext& context) {
 
 const OpFacts attention = {
     .infer = attention_type,
-    .place = place_attention,
+    .layouts = {place_attention, arrange_heads, rows_of<0b111>},
     .gradient = attention_gradient,
     .cost = attention_cost<2>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -151,7 +168,7 @@ const OpFacts attention = {
         "the last segment give 0; lse before dropout; alibi > 0 adds alibi_scale x slope(head) x -|query - key| to the "
         "scaled score, the slopes ending at 2^-alibi"};
 const OpFacts attention_grad = {.infer = attention_grad_type,
-                                .place = place_attention_grad,
+                                .layouts = {place_attention_grad, arrange_heads, rows_of<0b111>},
                                 .no_gradient = "is a gradient",
                                 .cost = attention_cost<5>,
                                 .meaning =

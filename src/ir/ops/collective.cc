@@ -126,23 +126,23 @@ OpFacts collective(OpFacts facts) {
 
 const OpFacts all_reduce =
     collective({.infer = all_reduce_type,
-                .place = place_all_reduce,
+                .layouts = {place_all_reduce},
                 .cost = ring_cost<2>,
                 .meaning = "the sum, maximum or log-sum-exp of the parts, on every rank: added in "
                            "order of ranks in float32, rounded once"});
 const OpFacts reduce_scatter = collective({.infer = part_type,
-                                           .place = place_reduce_scatter,
+                                           .layouts = {place_reduce_scatter},
                                            .cost = ring_cost<1>,
                                            .meaning = "the sum of the parts; each rank has its part along axis"});
 const OpFacts all_gather = collective({.infer = all_gather_type,
-                                       .place = place_all_gather,
+                                       .layouts = {place_all_gather},
                                        .cost = ring_cost<1>,
                                        .meaning = "the parts one after another along axis, on every rank"});
 const OpFacts all_to_all = collective({.infer = all_to_all_type,
-                                       .place = place_all_to_all,
+                                       .layouts = {place_all_to_all},
                                        .cost = ring_cost<1>,
                                        .meaning = "parts along axis become parts along split_axis"});
 const OpFacts take_part = collective(
-    {.infer = part_type, .place = place_take_part, .cost = no_cost, .meaning = "this rank's part along axis"});
+    {.infer = part_type, .layouts = {place_take_part}, .cost = no_cost, .meaning = "this rank's part along axis"});
 
 }  // namespace octet::facts

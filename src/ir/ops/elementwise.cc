@@ -46,6 +46,24 @@ Layouts place_cast(const Graph& graph, const Node& node) {
   return widens ? place_linear(graph, node) : place_elementwise(graph, node);
 }
 
+// Parts that are rounded to a narrow type are settled before.
+void arrange_cast(LayoutRequest& request) {
+  if (dtype_bytes(request.node().results[0].dtype) < 4) request.settle(0);
+}
+
+void arrange_maximum(LayoutRequest& request) {
+  request.layout(0).due(Pending::kSum).empty() ? arrange_linear(request) : arrange_elementwise(request);
+}
+
+void arrange_dropout(LayoutRequest& request) {
+  request.settle(0);
+  request.bring(1, {});
+}
+
+bool rows_of_shape(const Graph& graph, const Node& node, size_t, size_t operand) {
+  return input_shape(graph, node, operand) == node.results[0].shape;
+}
+
 Layouts place_dropout(const Graph& graph, const Node& node) {
   require_settled(graph, node, 0);
   require_copies(graph, node, 1);
@@ -104,6 +122,9 @@ void dropout_gradient(GradientContext& context) {
 }
 
 OpFacts pointwise(OpFacts facts) {
+  if (facts.layouts.place == nullptr && facts.linear != 0) facts.layouts = {place_linear, arrange_linear};
+  if (facts.layouts.place == nullptr) facts.layouts = {place_elementwise, arrange_elementwise};
+  facts.layouts.rows = rows_of_shape;
   facts.in_place = facts.in_place.empty() ? std::vector<int>{0} : facts.in_place;
   facts.elementwise = true;
   facts.cheap_to_recompute = true;
@@ -111,78 +132,68 @@ OpFacts pointwise(OpFacts facts) {
 }
 
 OpFacts slope(const char* meaning, Cost (*cost)(const Graph&, const Node&)) {
-  return pointwise({.infer = slope_type,
-                    .place = place_elementwise,
-                    .no_gradient = "is a gradient",
-                    .cost = cost,
-                    .in_place = {1, 0},
-                    .meaning = meaning});
+  return pointwise(
+      {.infer = slope_type, .no_gradient = "is a gradient", .cost = cost, .in_place = {1, 0}, .meaning = meaning});
 }
 
 }  // namespace
 
 const OpFacts cast = pointwise({.infer = cast_type,
-                                .place = place_cast,
+                                .layouts = {place_cast, arrange_cast},
                                 .gradient = cast_gradient,
                                 .cost = per_result_element<1>,
                                 .precision = {ResultPrecision::kUnchanged},
+                                .linear = 1,
                                 .meaning = "x in the type to: nearest even, FP8 saturating"});
 const OpFacts scale = pointwise({.infer = unary,
-                                 .place = place_linear,
                                  .gradient = scale_gradient,
                                  .cost = per_result_element<1>,
+                                 .linear = 1,
                                  .meaning = "x times value"});
 const OpFacts gelu = pointwise({.infer = unary,
-                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kGeluGrad>,
                                 .cost = per_result_element<8>,
                                 .meaning = "x Phi(x); approximate: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"});
 const OpFacts gelu_grad = slope("dy times the derivative of gelu at x", per_result_element<12>);
 const OpFacts silu = pointwise({.infer = unary,
-                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kSiluGrad>,
                                 .cost = per_result_element<5>,
                                 .meaning = "x / (1 + exp(-x))"});
 const OpFacts silu_grad = slope("dy times the derivative of silu at x", per_result_element<8>);
 const OpFacts relu = pointwise({.infer = unary,
-                                .place = place_elementwise,
                                 .gradient = slope_gradient<Op::kReluGrad>,
                                 .cost = per_result_element<1>,
                                 .meaning = "max(x, 0); NaN stays NaN"});
 const OpFacts relu_grad = slope("dy where x > 0, else 0", per_result_element<1>);
-const OpFacts tanh = pointwise({.infer = unary,
-                                .place = place_elementwise,
-                                .gradient = tanh_gradient,
-                                .cost = per_result_element<5>,
-                                .meaning = "1 - 2 / (1 + exp(2 x))"});
+const OpFacts tanh = pointwise(
+    {.infer = unary, .gradient = tanh_gradient, .cost = per_result_element<5>, .meaning = "1 - 2 / (1 + exp(2 x))"});
 const OpFacts add = pointwise({.infer = binary,
-                               .place = place_linear,
                                .gradient = add_gradient,
                                .cost = per_result_element<1>,
                                .in_place = {0, 1},
                                .addends = {0, 1},
+                               .linear = 0b11,
                                .meaning = "a + b"});
 const OpFacts sub = pointwise({.infer = binary,
-                               .place = place_linear,
                                .gradient = sub_gradient,
                                .cost = per_result_element<1>,
                                .in_place = {0, 1},
+                               .linear = 0b11,
                                .meaning = "a - b"});
 const OpFacts mul = pointwise({.infer = binary,
-                               .place = place_elementwise,
                                .gradient = mul_gradient,
                                .cost = per_result_element<1>,
                                .in_place = {0, 1},
                                .meaning = "a times b"});
 const OpFacts maximum = pointwise({.infer = binary,
-                                   .place = place_maximum,
+                                   .layouts = {place_maximum, arrange_maximum},
                                    .no_gradient = "used on statistics only",
                                    .cost = per_result_element<1>,
                                    .in_place = {0, 1},
                                    .members_independent = true,
                                    .meaning = "the larger of a and b; a NaN in either goes through"});
 const OpFacts dropout = pointwise({.infer = dropout_type,
-                                   .place = place_dropout,
+                                   .layouts = {place_dropout, arrange_dropout},
                                    .gradient = dropout_gradient,
                                    .cost = per_result_element<2>,
                                    .meaning = "x / (1 - p) where uniform(rng, key, element) >= p, else 0"});

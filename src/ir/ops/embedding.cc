@@ -55,6 +55,25 @@ Layouts place_embedding_grad(const Graph& graph, const Node& node) {
   return {table};
 }
 
+// A table that is there whole is read for this rank's rows alone.
+void arrange_embedding(LayoutRequest& request) {
+  request.settle(0);
+  if (request.layout(1).cuts.empty() && request.is_rows(0)) request.bring(0, Layout().with(0, request.row_axes()));
+}
+
+void arrange_embedding_grad(LayoutRequest& request) {
+  Node& node = request.node();
+  const AxisList over = request.parameter_layout().cut_axes(0);
+  request.settle(1);
+  AxisList rows = request.layout(1).cut_axes(0);
+  std::erase_if(rows, [&](Axis axis) { return AxisSet(over).has(axis); });
+  request.bring(1, request.layout(1).with(0, rows));
+  request.bring(0, Layout().with(0, rows));
+  if (over.empty()) return;
+  node.attrs.set("over", print(over));
+  node.attrs.set("rows", node.attr<int64_t>("rows") / request.graph().mesh().parts(over));
+}
+
 void embedding_gradient(GradientContext& context) {
   int64_t rows = context.graph().shape(context.input(1))[0];
   context.add_gradient(
@@ -91,6 +110,12 @@ Layouts place_rope(const Graph& graph, const Node& node) {
   return {x};
 }
 
+void arrange_rope(LayoutRequest& request) {
+  Node& node = request.node();
+  arrange_rows(request);
+  node.attrs.set("heads", request.shape(0)[1] / node.attr<int64_t>("head_dim"));
+}
+
 void rope_gradient(GradientContext& context) {
   Attrs attrs = context.node().attrs;
   attrs.set("inverse", !context.node().attr<bool>("inverse"));
@@ -100,14 +125,14 @@ void rope_gradient(GradientContext& context) {
 }  // namespace
 
 const OpFacts embedding = {.infer = embedding_type,
-                           .place = place_embedding,
+                           .layouts = {place_embedding, arrange_embedding, rows_of<1>},
                            .gradient = embedding_gradient,
                            .cost = lookup_cost,
                            .cheap_to_recompute = true,
                            .meaning = "row ids[t] of the table; ids outside it are the caller's error"};
 const OpFacts embedding_grad = {
     .infer = embedding_grad_type,
-    .place = place_embedding_grad,
+    .layouts = {place_embedding_grad, arrange_embedding_grad},
     .no_gradient = "is a gradient",
     .cost = [](const Graph& graph, const Node& node) -> Cost {
       return {static_cast<double>(input_shape(graph, node, 1).elements()), moved_bytes(graph, node)};
@@ -115,11 +140,12 @@ const OpFacts embedding_grad = {
     .precision = {ResultPrecision::kFloat32},
     .in_place = {2},
     .addends = {2},
+    .linear = 0b100,
     .meaning = "c (or 0) plus dy[t] added to row ids[t]; rows = V"};
 
 const OpFacts rope = {
     .infer = rope_type,
-    .place = place_rope,
+    .layouts = {place_rope, arrange_rope, rows_of<0b11>},
     .gradient = rope_gradient,
     .cost = per_result_element<6>,
     .in_place = {0},

@@ -194,7 +194,7 @@ Cost grouped_cost(const Graph& graph, const Node& node) {
 
 const OpFacts top_k = {
     .infer = top_k_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_whole, rows_of<1>},
     .gradient = top_k_gradient,
     .cost = per_input_element<10>,
     .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
@@ -203,14 +203,14 @@ const OpFacts top_k = {
         "first, NaN below all; weights = scores of the chosen, renormalize: divided by their sum; lse = log-sum-exp. A "
         "row with NaN has NaN weights and experts 0 to E - 1 as any other"};
 const OpFacts top_k_grad = {.infer = top_k_grad_type,
-                            .place = place_whole,
+                            .layouts = {place_whole, arrange_whole, rows_of<1>},
                             .no_gradient = "is a gradient",
                             .cost = per_input_element<20>,
                             .precision = {ResultPrecision::kFloat32},
                             .meaning = "of the logits, through the weights of the chosen, all scores and lse"};
 const OpFacts group_rows = {
     .infer = group_rows_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_whole, rows_of<1, 1>},
     .gradient = [](GradientContext&) {},  // counts are constant between choices
     .cost = per_result_element<2>,
     .precision = {ResultPrecision::kUnchanged, ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
@@ -219,13 +219,13 @@ const OpFacts group_rows = {
         "offsets[e] .. offsets[e+1] are those of expert e, in the order of tokens; counts: how many; groups = E"};
 const OpFacts dispatch_rows = {
     .infer = dispatch_rows_type,
-    .place = place_whole,
+    .layouts = kWhole,
     .gradient = dispatch_rows_gradient,
     .cost = per_result_element<0>,
     .cheap_to_recompute = true,
     .meaning = "rows [R, H]: rows[places[t, k]] = x[t]; and of a scale_inv f32[R], the same"};
 const OpFacts combine_rows = {.infer = combine_rows_type,
-                              .place = place_whole,
+                              .layouts = {place_whole, arrange_whole, rows_of<0b10>},
                               .gradient = combine_rows_gradient,
                               .cost = per_input_element<2>,
                               .meaning =
@@ -233,28 +233,29 @@ const OpFacts combine_rows = {.infer = combine_rows_type,
                                   "the order of k"};
 const OpFacts combine_rows_grad = {
     .infer = combine_rows_grad_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_whole, rows_of<0b10, 0b10>},
     .no_gradient = "is a gradient",
     .cost = per_input_element<4>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
     .meaning = "drows[places[t, k]] = weights[t, k] dy[t]; dweights[t, k] = sum of rows[places[t, k]] dy[t]"};
 const OpFacts grouped_matmul = {
     .infer = grouped_matmul_type,
-    .place = place_whole,
+    .layouts = kWhole,
     .gradient = grouped_matmul_gradient,
     .cost = grouped_cost,
     .meaning = "rows r of expert e: y[r] = x[r] w[e]^T (trans_b), or x[r] w[e]; w[e] is the e-th of E blocks of rows"};
 const OpFacts grouped_matmul_wgrad = {
     .infer = grouped_wgrad_type,
-    .place = place_whole,
+    .layouts = kWhole,
     .no_gradient = "is a gradient",
     .cost = grouped_cost,
     .precision = {ResultPrecision::kFloat32},
     .in_place = {3},
     .addends = {3},
+    .linear = 0b1000,
     .meaning = "dw[e] = dy^T x over the rows of expert e, 0 where it has none, plus c"};
 const OpFacts scaled_grouped_matmul = {.infer = scaled_grouped_matmul_type,
-                                       .place = place_whole,
+                                       .layouts = kWhole,
                                        .no_gradient = "made after autodiff",
                                        .cost = grouped_cost,
                                        .meaning =

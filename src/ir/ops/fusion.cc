@@ -13,17 +13,16 @@ using namespace ops;
 Types fusion_type(const Graph& graph, const Node& node) {
   require(node.body != nullptr, node, "the body is missing");
   const Graph& body = *node.body;
-  size_t i = 0;
-  for (const Node& leaf : body.nodes()) {
+  for (const Node& leaf : body.nodes())
     require(leaf.op != Op::kParam && leaf.op != Op::kState, node, "the body reads {} itself (want inputs only)",
             leaf.name);
-    if (leaf.op != Op::kInput) continue;
-    require(i < node.inputs.size(), node, "the body has more inputs than the node's {}", node.inputs.size());
+  const size_t inputs = body.inputs().size();
+  require(inputs == node.inputs.size(), node, "the body has {} inputs, the node {}", inputs, node.inputs.size());
+  for (size_t i = 0; i < inputs; ++i) {
+    const Node& leaf = body.node(body.inputs()[i]);
     require(input_type(graph, node, i) == leaf.results[0], node, "input {} is {}, the body's {} is {}", i,
             input_type(graph, node, i), leaf.name, leaf.results[0]);
-    ++i;
   }
-  require(i == node.inputs.size(), node, "the body has {} inputs, the node {}", i, node.inputs.size());
   require(!body.outputs().empty() && body.updates().empty(), node,
           "the body has {} outputs and {} updates (want >0, 0)", body.outputs().size(), body.updates().size());
   Types types;
@@ -35,10 +34,7 @@ Types fusion_type(const Graph& graph, const Node& node) {
 Layouts place_fusion(const Graph& graph, const Node& node) {
   const Graph& body = *node.body;
   size_t i = 0;
-  for (int32_t n = 0; n < body.size(); ++n) {
-    if (body.node(NodeId{n}).op != Op::kInput) continue;
-    require_is(graph, node, i++, body.layout({NodeId{n}, 0}), "as the body's");
-  }
+  for (const NodeId leaf : body.inputs()) require_is(graph, node, i++, body.layout({leaf, 0}), "as the body's");
   Layouts results;
   for (const NamedValue& output : body.outputs()) results.push_back(body.layout(output.value));
   return results;
@@ -78,7 +74,7 @@ Cost filled(const Graph& graph, const Node& node) { return {0, ops::moved_bytes(
 }  // namespace
 
 const OpFacts fusion = {.infer = fusion_type,
-                        .place = place_fusion,
+                        .layouts = {place_fusion},
                         .no_gradient = "made after autodiff",
                         .cost = fusion_cost,
                         .precision = {ResultPrecision::kUnchanged},
@@ -90,7 +86,10 @@ const OpFacts input = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,
                        .precision = {ResultPrecision::kUnchanged},
-                       .meaning = "a tensor the caller writes before each run"};
+                       .meaning =
+                           "a tensor the caller writes before each run; elements that it leaves out are pad, or (rest) "
+                           "the last one again, or as they were; optional: it may leave out all; rows batch: dim 0 is "
+                           "the tokens of the micro-batch"};
 const OpFacts param = {.infer = given_type,
                        .no_gradient = "a leaf",
                        .cost = no_cost,

@@ -36,6 +36,8 @@ Layouts place_scatter_rows(const Graph& graph, const Node& node) {
   return {table};
 }
 
+void arrange_scatter(LayoutRequest& request) { request.bring(1, request.layout(0)); }
+
 Layouts place_copy_blocks(const Graph& graph, const Node& node) {
   const Layout& cache = input_layout(graph, node, 0);
   require_settled(graph, node, 0);
@@ -210,7 +212,7 @@ Types top_logprobs_type(const Graph& graph, const Node& node) {
 
 const OpFacts scatter_rows = {
     .infer = scatter_rows_type,
-    .place = place_scatter_rows,
+    .layouts = {place_scatter_rows, arrange_scatter},
     .no_gradient = "inference only",
     .cost = scatter_rows_cost,
     .precision = {ResultPrecision::kUnchanged},
@@ -222,7 +224,7 @@ const OpFacts scatter_rows = {
         "of another float type or have a scale: multiplied by it, then rounded to the table's type"};
 const OpFacts scatter_codes = {
     .infer = scatter_codes_type,
-    .place = place_scatter_codes,
+    .layouts = {place_scatter_codes, arrange_scatter},
     .no_gradient = "inference only",
     .cost = scatter_rows_cost,
     .precision = {ResultPrecision::kUnchanged},
@@ -232,7 +234,7 @@ const OpFacts scatter_codes = {
         "a row's G equal groups is quantized by its own amax, as quantize does a row; scales hold scale_inv"};
 const OpFacts copy_blocks = {
     .infer = copy_blocks_type,
-    .place = place_copy_blocks,
+    .layouts = {place_copy_blocks, arrange_as_given},
     .no_gradient = "inference only",
     .cost = copy_blocks_cost,
     .precision = {ResultPrecision::kUnchanged},
@@ -243,7 +245,7 @@ const OpFacts copy_blocks = {
         "block is written twice or both read and written"};
 const OpFacts paged_attention = {
     .infer = paged_attention_type,
-    .place = place_paged_attention,
+    .layouts = {place_paged_attention, arrange_heads, rows_of<1>},
     .no_gradient = "inference only",
     .cost = paged_attention_cost,
     .meaning =
@@ -253,7 +255,7 @@ const OpFacts paged_attention = {
         "kernels rely on, 0 = any number"};
 
 const OpFacts select_token_ids = {.infer = select_token_ids_type,
-                                  .place = place_whole,
+                                  .layouts = {place_whole, arrange_whole, rows_of<1>},
                                   .no_gradient = "inference only",
                                   .cost = per_result_element<0>,
                                   .precision = {ResultPrecision::kUnchanged},
@@ -263,7 +265,7 @@ const OpFacts select_token_ids = {.infer = select_token_ids_type,
                                       "draw no token (-1) goes on with any until the host has seen it"};
 const OpFacts adjust_logits = {
     .infer = adjust_logits_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_whole, rows_of<1>},
     .no_gradient = "inference only",
     .cost = per_result_element<2>,
     .in_place = {0},
@@ -273,7 +275,7 @@ const OpFacts adjust_logits = {
         "-inf where bit v mod 32 of word v / 32 of that mask is 0"};
 const OpFacts sample = {
     .infer = sample_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_whole, rows_of<1>},
     .no_gradient = "inference only",
     .cost = per_input_element<8>,
     .precision = {ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
@@ -284,7 +286,7 @@ const OpFacts sample = {
         "those with at least min_p of the likeliest's; temperature 0: the largest logit. Ties go to the lowest id; a "
         "row without a finite logit gives -1. logprob: of that token, by softmax of the raw logits (default: logits)"};
 const OpFacts top_logprobs = {.infer = top_logprobs_type,
-                              .place = place_whole,
+                              .layouts = {place_whole, arrange_whole, rows_of<1>},
                               .no_gradient = "inference only",
                               .cost = per_input_element<4>,
                               .precision = {ResultPrecision::kFloat32, ResultPrecision::kUnchanged},

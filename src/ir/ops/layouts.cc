@@ -105,6 +105,38 @@ Layouts place_maximum(const Graph& graph, const Node& node) {
   return {common_layout(graph, node)};
 }
 
+void arrange_whole(LayoutRequest& request) {
+  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.bring(i, {});
+}
+
+void arrange_as_given(LayoutRequest&) {}
+
+void arrange_elementwise(LayoutRequest& request) {
+  const size_t operands = request.node().inputs.size();
+  const auto is_full = [&](size_t i) { return request.whole_shape(i) == request.whole_shape(0); };
+  for (size_t i = 0; i < operands; ++i) request.settle(i);
+  Layout most = request.layout(0);
+  for (size_t i = 1; i < operands; ++i)
+    if (is_full(i) && request.layout(i).cuts.size() > most.cuts.size()) most = request.layout(i);
+  const int last = request.whole_shape(0).rank() - 1;
+  for (size_t i = 0; i < operands; ++i) {
+    const bool channels = !is_full(i) && request.whole_shape(i)[0] > 1;
+    request.bring(i, is_full(i) ? most : channels ? Layout().with_cuts_of(most, last, 0) : Layout());
+  }
+}
+
+void arrange_linear(LayoutRequest& request) {
+  for (size_t i = 1; i < request.node().inputs.size(); ++i)
+    if (request.whole_shape(i) != request.whole_shape(0) || request.layout(i) != request.layout(0))
+      return arrange_elementwise(request);
+}
+
+void arrange_rows(LayoutRequest& request) {
+  request.settle(0);
+  const Layout rows = request.layout(0).moved({0, -1});
+  for (size_t i = 1; i < request.node().inputs.size(); ++i) request.bring(i, rows);
+}
+
 Layouts place_along_axis(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
   for (size_t i = 1; i < node.inputs.size(); ++i) require_is(graph, node, i, x, "as operand 0");

@@ -1,5 +1,5 @@
 // Layout rules that several families share, and what a rule is written with: checks that name the operand and both
-// layouts. A rule gets a node with local types and gives the layouts of its results (OpFacts::place).
+// layouts. A rule gets a node with local types and gives the layouts of its results (LayoutRules::place).
 #pragma once
 
 #include <vector>
@@ -47,6 +47,25 @@ Layouts place_linear(const Graph& graph, const Node& node);
 Layouts place_maximum(const Graph& graph, const Node& node);
 // Operands and result alike. A slice or concat along a dim that is cut is one of every part.
 Layouts place_along_axis(const Graph& graph, const Node& node);
+
+// LayoutRules::arrange: copies of all operands; all as they lie.
+void arrange_whole(LayoutRequest& request);
+void arrange_as_given(LayoutRequest& request);
+inline constexpr LayoutRules kWhole = {place_whole, arrange_whole};
+// Nothing pending; all of operand 0's shape as the one that most axes cut.
+void arrange_elementwise(LayoutRequest& request);
+// The same, but operands that lie alike stay, sums too.
+void arrange_linear(LayoutRequest& request);
+// Operands from the second on as the rows of the first, which is settled.
+void arrange_rows(LayoutRequest& request);
+// Heads of tp, then of what cuts rows, whose ranks exchange rows for heads; a key head that they share is gathered.
+void arrange_heads(LayoutRequest& request);
+
+// LayoutRules::rows: of these results, a bit each, the rows of these operands.
+template <uint32_t kOperands, uint32_t kResults = ~0U>
+bool rows_of(const Graph&, const Node&, size_t result, size_t operand) {
+  return result < 32 && operand < 32 && (kResults >> result & kOperands >> operand & 1U) != 0;
+}
 
 // The layout of q of attention, after checking it and operands [first_key, last_key].
 Layout heads_layout(const Graph& graph, const Node& node, size_t first_key, size_t last_key);

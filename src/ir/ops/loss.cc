@@ -46,6 +46,21 @@ Layout loss_rows(const Graph& graph, const Node& node) {
   return rows;
 }
 
+void arrange_loss(LayoutRequest& request) {
+  Node& node = request.node();
+  arrange_rows(request);
+  if (!request.layout(0).cut_axes(1).empty() && !node.attrs.has("classes"))
+    node.attrs.set("classes", request.whole_shape(0)[1]);
+}
+
+// The log-sum-exp of all classes first: a float a row is exchanged.
+void arrange_cross_entropy(LayoutRequest& request) {
+  arrange_loss(request);
+  if (request.layout(0).cut_axes(1).empty() || request.node().operand("lse").exists()) return;
+  request.append(Op::kRowLse, 0);
+  request.bring(2, request.layout(0).moved({0, -1}));
+}
+
 // The part with the target's logit gives the loss, the others 0: a sum.
 Layouts place_cross_entropy(const Graph& graph, const Node& node) {
   const Layout rows = loss_rows(graph, node);
@@ -77,7 +92,7 @@ void cross_entropy_gradient(GradientContext& context) {
 
 const OpFacts cross_entropy = {
     .infer = cross_entropy_type,
-    .place = place_cross_entropy,
+    .layouts = {place_cross_entropy, arrange_cross_entropy, rows_of<0b11>},
     .gradient = cross_entropy_gradient,
     .cost = per_input_element<4>,
     .precision = {ResultPrecision::kFloat32},
@@ -86,14 +101,14 @@ const OpFacts cross_entropy = {
         "logits[target], 0 where the target is -1; other targets outside [0, V) are the caller's error; V = "
         "classes where columns are padded"};
 const OpFacts cross_entropy_grad = {.infer = cross_entropy_grad_type,
-                                    .place = place_cross_entropy_grad,
+                                    .layouts = {place_cross_entropy_grad, arrange_loss, rows_of<0b11>},
                                     .no_gradient = "is a gradient",
                                     .cost = per_input_element<4>,
                                     .in_place = {0},
                                     .meaning = "dloss (exp(logits - lse) - onehot(target)), 0 where the target is -1"};
 
 const OpFacts row_lse = {.infer = row_lse_type,
-                         .place = place_row_lse,
+                         .layouts = {place_row_lse},
                          .no_gradient = "made after autodiff",
                          .cost = per_input_element<3>,
                          .precision = {ResultPrecision::kFloat32},

@@ -102,6 +102,69 @@ Layouts place_product(const Graph& graph, const Node& node) {
   return {y};
 }
 
+struct Side {
+  size_t input;
+  int outer, inner;  // the dim that the result has, and the contraction
+};
+
+// One axis may cut rows of a, columns of b, or the contraction of both. Weights stay where they are: what gives way has
+// tokens along the dim that the axis cuts; what is there whole takes its part.
+void agree(LayoutRequest& request, const Side& a, const Side& b, Axis axis, bool wgrad) {
+  const auto cuts = [&](const Side& side, int dim) {
+    return AxisSet(request.layout(side.input).cut_axes(dim)).has(axis);
+  };
+  const auto gather = [&](const Side& side, int dim) {
+    AxisList axes = request.layout(side.input).cut_axes(dim);
+    std::erase(axes, axis);
+    request.bring(side.input, request.layout(side.input).with(dim, axes));
+  };
+  const auto take = [&](const Side& side, int dim) {
+    request.bring(side.input, request.layout(side.input).cut(dim, {axis}));
+  };
+  for (int round = 0; round < 3; ++round) {
+    const bool m = cuts(a, a.outer), ak = cuts(a, a.inner), n = cuts(b, b.outer), bk = cuts(b, b.inner);
+    if (ak && bk) return;
+    if (ak && n) {
+      gather(a, a.inner);
+    } else if (ak) {
+      take(b, b.inner);
+    } else if (bk && m) {
+      wgrad ? gather(b, b.inner) : gather(a, a.outer);
+    } else if (bk) {
+      take(a, a.inner);
+    } else if (m && n) {
+      gather(a, a.outer);
+    } else {
+      return;
+    }
+  }
+}
+
+void arrange_product(LayoutRequest& request) {
+  const Node& node = request.node();
+  const auto b_input = static_cast<size_t>(operand_index(node.op, "b"));
+  const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
+  const Side a{0, trans_a ? 1 : 0, trans_a ? 0 : 1}, b{b_input, trans_b ? 0 : 1, trans_b ? 1 : 0};
+  for (size_t i : {a.input, b.input})
+    if (request.layout(i).is_pending() || request.is_rows(i)) request.settle(i);
+  const bool wgrad = node.attrs.has("role") && node.attr<std::string>("role") == "wgrad";
+  for (Axis axis : kAllAxes) agree(request, a, b, axis, wgrad);
+}
+
+void arrange_scaled_product(LayoutRequest& request) {
+  arrange_product(request);
+  const Node& node = request.node();
+  for (size_t i : {size_t{0}, size_t{2}})
+    if (request.layout(i + 1).due(Pending::kNever).empty())  // else each part's own
+      request.bring(i + 1, scales_layout(request.layout(i), layout_attr(node, i == 0 ? "scaling_a" : "scaling_b")));
+  if (node.operand("b_zero").exists())
+    request.bring(static_cast<size_t>(operand_index(node.op, "b_zero")), request.layout(3));
+}
+
+bool rows_of_a(const Graph&, const Node& node, size_t, size_t operand) {
+  return operand == 0 && !node.attr<bool>("trans_a");
+}
+
 // Scales lie as their codes; a group of 128 lies on one rank. Parts of a row have the row's scale, or each its own.
 Layouts place_scaled_product(const Graph& graph, const Node& node) {
   Layouts results = place_product(graph, node);
@@ -158,22 +221,24 @@ void matmul_gradient(GradientContext& context) {
 }  // namespace
 
 const OpFacts matmul = {.infer = matmul_type,
-                        .place = place_product,
+                        .layouts = {place_product, arrange_product, rows_of_a},
                         .gradient = matmul_gradient,
                         .cost = product_cost,
                         .in_place = {2},
                         .float32_in_place = true,
                         .addends = {2},
+                        .linear = 0b100,
                         .meaning =
                             "op(a) op(b) + c, accumulated in float32 and rounded once; tf32: float32 operands may "
                             "be rounded to 10 bits of mantissa; float32: recipes leave it in float32"};
 const OpFacts scaled_matmul = {.infer = scaled_matmul_type,
-                               .place = place_scaled_product,
+                               .layouts = {place_scaled_product, arrange_scaled_product, rows_of_a},
                                .no_gradient = "made after autodiff",
                                .cost = product_cost,
                                .in_place = {4},
                                .float32_in_place = true,
                                .addends = {4},
+                               .linear = 0b10000,
                                .meaning =
                                    "matmul of dequantized codes (+ c); those of b less their zero points; order: how "
                                    "the codes of b lie (docs/ir.md), absent: row after row"};

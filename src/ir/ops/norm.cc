@@ -67,6 +67,16 @@ Layout rows_layout(const Graph& graph, const Node& node) {
   return x;
 }
 
+void arrange_norm(LayoutRequest& request) {
+  const auto& operands = op_info(request.node().op).operands;
+  request.settle(0);
+  request.bring(0, request.layout(0).only(0));
+  for (size_t i = 1; i < request.node().inputs.size(); ++i) {
+    const bool copies = operands[i] == "weight" || operands[i] == "bias";
+    request.bring(i, copies ? Layout() : request.layout(0));
+  }
+}
+
 Layouts place_norm(const Graph& graph, const Node& node) {
   return Layouts(node.results.size(), rows_layout(graph, node));
 }
@@ -101,7 +111,7 @@ void rms_norm_gradient(GradientContext& context) {
 }  // namespace
 
 const OpFacts layer_norm = {.infer = layer_norm_type,
-                            .place = place_norm,
+                            .layouts = {place_norm, arrange_norm, rows_of<1>},
                             .gradient = layer_norm_gradient,
                             .cost = per_input_element<8>,
                             .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -110,7 +120,7 @@ const OpFacts layer_norm = {.infer = layer_norm_type,
                             .cheap_to_recompute = true,
                             .meaning = "(x - mean) rstd weight + bias, rstd = 1/sqrt(biased variance + eps)"};
 const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
-                                 .place = place_norm_grad,
+                                 .layouts = {place_norm_grad, arrange_norm, rows_of<1, 1>},
                                  .no_gradient = "is a gradient",
                                  .cost = per_input_element<14>,
                                  .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -118,7 +128,7 @@ const OpFacts layer_norm_grad = {.infer = layer_norm_grad_type,
                                      "with h = (x - mean) rstd, g = dy weight: dx = rstd (g - mean(g) - h mean(g h)), "
                                      "dweight = sum dy h, dbias = sum dy"};
 const OpFacts rms_norm = {.infer = rms_norm_type,
-                          .place = place_norm,
+                          .layouts = {place_norm, arrange_norm, rows_of<1>},
                           .gradient = rms_norm_gradient,
                           .cost = per_input_element<5>,
                           .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},
@@ -128,7 +138,7 @@ const OpFacts rms_norm = {.infer = rms_norm_type,
                           .meaning = "x rstd weight, rstd = 1/sqrt(mean(x^2) + eps)"};
 const OpFacts rms_norm_grad = {
     .infer = rms_norm_grad_type,
-    .place = place_norm_grad,
+    .layouts = {place_norm_grad, arrange_norm, rows_of<1, 1>},
     .no_gradient = "is a gradient",
     .cost = per_input_element<10>,
     .precision = {ResultPrecision::kComputeType, ResultPrecision::kFloat32},

@@ -65,6 +65,24 @@ Layouts place_update(const Graph& graph, const Node& node) {
   return Layouts(node.results.size(), param);
 }
 
+void arrange_square_sum(LayoutRequest& request) {
+  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.bring(i, request.update_layout(i));
+}
+
+// Within the stage first: all stages make one exchange of a pipeline.
+void arrange_clip_factor(LayoutRequest& request) {
+  if (request.layout(0).due(Pending::kSum).has(Axis::kPipeline))
+    request.bring(0, Layout().with_due(Pending::kSum, Axis::kPipeline));
+  request.bring(0, {});
+}
+
+void arrange_update(LayoutRequest& request) {
+  const int scalars = op_facts(request.node().op).first_scalar;
+  const Layout param = request.layout(0);
+  for (int i = 1; i < std::ssize(request.node().inputs); ++i)
+    request.bring(static_cast<size_t>(i), i >= scalars && i < scalars + 4 ? Layout() : param);
+}
+
 Types sgd_type(const Graph& graph, const Node& node) {
   const double momentum = node.attr<double>("momentum");
   const bool buffer = node.operand("m").exists();
@@ -85,7 +103,7 @@ OpFacts update_facts(OpFacts facts) {
 }  // namespace
 
 const OpFacts square_sum = {.infer = square_sum_type,
-                            .place = place_square_sum,
+                            .layouts = {place_square_sum, arrange_square_sum},
                             .no_gradient = "optimiser",
                             .cost = square_sum_cost,
                             .precision = {ResultPrecision::kUnchanged},
@@ -94,7 +112,7 @@ const OpFacts square_sum = {.infer = square_sum_type,
                                 "not"};
 const OpFacts clip_factor = {
     .infer = clip_factor_type,
-    .place = place_whole,
+    .layouts = {place_whole, arrange_clip_factor},
     .no_gradient = "optimiser",
     .cost = per_result_element<4>,
     .precision = {ResultPrecision::kFloat32},
@@ -103,7 +121,7 @@ const OpFacts clip_factor = {
         "finite = 1 when square_sum is finite, else 0"};
 const OpFacts adamw = update_facts(
     {.infer = update_type,
-     .place = place_update,
+     .layouts = {place_update, arrange_update},
      .cost = per_input_element<16>,
      .moments = 2,
      .meaning =
@@ -111,7 +129,7 @@ const OpFacts adamw = update_facts(
          "lr / (1 - beta1^step) m / (sqrt(v / (1 - beta2^step)) + eps); nothing changes when finite is 0"});
 const OpFacts sgd = update_facts(
     {.infer = sgd_type,
-     .place = place_update,
+     .layouts = {place_update, arrange_update},
      .cost = per_input_element<7>,
      .moments = 1,
      .first_moment = 6,
@@ -120,7 +138,7 @@ const OpFacts sgd = update_facts(
          "g = grad clip + weight_decay p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without "
          "momentum); nothing changes when finite is 0"});
 const OpFacts lamb = update_facts({.infer = update_type,
-                                   .place = place_whole,
+                                   .layouts = kWhole,
                                    .cost = per_input_element<36>,
                                    .moments = 2,
                                    .meaning = "g = grad clip; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) "

@@ -50,6 +50,26 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
   return {x, scales, codes_t, scales_t, Layout().with_due(Pending::kMax, x.cut_axes())};
 }
 
+// A part of a row has a scale of its own, unless the columns that readers take lie on several ranks.
+void arrange_quantize(LayoutRequest& request) {
+  Node& node = request.node();
+  request.settle(0);
+  if (node.attr<std::string>("scaling") == "row" && !request.layout(0).cut_axes(1).empty()) {
+    if (request.is_read_by(Op::kTakeColumns))
+      request.bring(0, request.layout(0).whole(1));
+    else
+      node.attrs.set("own_scales", true);
+  }
+  if (given(node, 1)) request.bring(1, {});
+}
+
+void arrange_dequantize(LayoutRequest& request) { request.settle(0); }
+
+void arrange_take_columns(LayoutRequest& request) {
+  request.settle(0);
+  request.bring(0, request.layout(0).whole(1));
+}
+
 Layouts place_dequantize(const Graph& graph, const Node& node) {
   const Layout& codes = input_layout(graph, node, 0);
   require_whole_groups(graph, node, 0, layout_attr(node, "scaling"));
@@ -100,7 +120,7 @@ Types tensor_stats_type(const Graph& graph, const Node& node) {
 }  // namespace
 
 const OpFacts compute_scale = {.infer = compute_scale_type,
-                               .place = place_whole,
+                               .layouts = kWhole,
                                .no_gradient = "made after autodiff",
                                .cost = per_result_element<4>,
                                .precision = {ResultPrecision::kFloat32},
@@ -109,7 +129,7 @@ const OpFacts compute_scale = {.infer = compute_scale_type,
                                    "rounded down to a power of two; scale_inv = 1 / scale"};
 const OpFacts quantize = {
     .infer = quantize_type,
-    .place = place_quantize,
+    .layouts = {place_quantize, arrange_quantize, rows_of<1, 1>},
     .no_gradient = "made after autodiff",
     .cost = per_input_element<3>,
     .precision = {ResultPrecision::kUnchanged},
@@ -119,20 +139,20 @@ const OpFacts quantize = {
         "codes_t, scale_inv_t: the same of the transposed matrix; amax of x; own_scales: a rank's part of a row has a "
         "scale of its own"};
 const OpFacts dequantize = {.infer = dequantize_type,
-                            .place = place_dequantize,
+                            .layouts = {place_dequantize, arrange_dequantize, rows_of<1>},
                             .no_gradient = "made after autodiff",
                             .cost = per_input_element<1>,
                             .cheap_to_recompute = true,
                             .meaning = "codes, less their zero points, times scale_inv"};
 const OpFacts take_columns = {.infer = take_columns_type,
-                              .place = place_take_columns,
+                              .layouts = {place_take_columns, arrange_take_columns, rows_of<1>},
                               .no_gradient = "made after autodiff",
                               .cost = per_input_element<0>,
                               .cheap_to_recompute = true,
                               .meaning = "column columns[c] of x; columns outside it are the caller's error"};
 const OpFacts update_scales = {
     .infer = update_scales_type,
-    .place = place_whole,
+    .layouts = kWhole,
     .no_gradient = "made after autodiff",
     .cost = per_input_element<1>,
     .precision = {ResultPrecision::kFloat32},
@@ -143,7 +163,7 @@ const OpFacts update_scales = {
         "by the formula of compute_scale from the maximum of history' (algo max) or its "
         "first entry (most_recent)"};
 const OpFacts tensor_stats = {.infer = tensor_stats_type,
-                              .place = place_whole,
+                              .layouts = kWhole,
                               .no_gradient = "made after autodiff",
                               .cost = per_input_element<40>,
                               .precision = {ResultPrecision::kFloat32},

@@ -104,6 +104,54 @@ Layouts place_reshape(const Graph& graph, const Node& node) {
   return {result};
 }
 
+void arrange_reshape(LayoutRequest& request) {
+  Node& node = request.node();
+  const Layout& x = request.layout(0);
+  const Shape& from = request.shape(0);
+  std::vector<int64_t> shape = node.attr<std::vector<int64_t>>("shape");
+  // The dim of `to` at which what lies `start` apart begins.
+  const auto dim_at = [](int64_t start, const std::vector<int64_t>& to, int64_t& other) {
+    size_t r = 0;
+    for (other = 1; r + 1 < to.size() && start % (other * to[r]) == 0;) other *= to[r++];
+    return r;
+  };
+  std::vector<int64_t> cut_to, starts;
+  int64_t before = 1, other = 1;
+  for (int d = 0; d < from.rank(); before *= from[d++]) {
+    if (x.cut_axes(d).empty()) continue;
+    const int64_t start = before * x.outer(d);
+    const size_t r = dim_at(start, shape, other);
+    const int64_t parts = request.graph().mesh().parts(x.cut_axes(d));
+    if (start % other != 0 || shape[r] % (start / other * parts) != 0) {
+      request.bring(0, x.whole(d));
+      return arrange_reshape(request);
+    }
+    shape[r] /= parts;
+    cut_to.push_back(static_cast<int64_t>(r));
+    starts.push_back(start);
+  }
+  for (size_t i = 0; i < starts.size(); ++i)  // what remains of a dim may look like another
+    if (dim_at(starts[i], shape, other) != static_cast<size_t>(cut_to[i])) node.attrs.set("cut_to", cut_to);
+  node.attrs.set("shape", shape);
+}
+
+void arrange_along_axis(LayoutRequest& request) {
+  const auto axis = static_cast<int>(request.node().attr<int64_t>("axis"));
+  const size_t operands = request.node().inputs.size();
+  for (size_t i = 0; i < operands; ++i) request.bring(i, request.layout(i).whole(axis));
+  for (size_t i = 1; i < operands; ++i) request.bring(i, request.layout(0));
+}
+
+// A sum of parts joins sums that are pending.
+void arrange_reduce(LayoutRequest& request) {
+  if (request.node().attr<std::string>("reduction") != "sum") request.settle(0);
+}
+
+bool rows_of_reshape(const Graph& graph, const Node& node, size_t, size_t) {
+  return input_shape(graph, node, 0)[0] == node.results[0].shape[0];
+}
+bool rows_along_axis(const Graph&, const Node& node, size_t, size_t) { return node.attr<int64_t>("axis") != 0; }
+
 Layouts place_transpose(const Graph& graph, const Node& node) { return {input_layout(graph, node, 0).moved({1, 0})}; }
 
 // What is reduced over parts is yet to be joined.
@@ -187,33 +235,37 @@ Cost copy_cost(const Graph&, const Node& node) { return {0, 2.0 * static_cast<do
 }  // namespace
 
 const OpFacts reshape = {.infer = reshape_type,
-                         .place = place_reshape,
+                         .layouts = {place_reshape, arrange_reshape, rows_of_reshape},
                          .gradient = reshape_gradient,
                          .cost = no_cost,
                          .in_place = {0},
+                         .linear = 1,
                          .view = true,
                          .cheap_to_recompute = true,
                          .meaning = "the same elements under shape"};
 const OpFacts slice = {.infer = slice_type,
-                       .place = place_along_axis,
+                       .layouts = {place_along_axis, arrange_along_axis, rows_along_axis},
                        .gradient = slice_gradient,
                        .cost = copy_cost,
+                       .linear = 1,
                        .cheap_to_recompute = true,
                        .meaning = "elements [begin, end) of axis"};
 const OpFacts concat = {.infer = concat_type,
-                        .place = place_along_axis,
+                        .layouts = {place_along_axis, arrange_along_axis, rows_along_axis},
                         .gradient = concat_gradient,
                         .cost = copy_cost,
+                        .linear = ~0U,
                         .cheap_to_recompute = true,
                         .meaning = "the inputs one after another along axis"};
 const OpFacts transpose = {.infer = transpose_type,
-                           .place = place_transpose,
+                           .layouts = {place_transpose, arrange_as_given},
                            .gradient = transpose_gradient,
                            .cost = copy_cost,
+                           .linear = 1,
                            .cheap_to_recompute = true,
                            .meaning = "[R, C] -> [C, R]"};
 const OpFacts reduce = {.infer = reduce_type,
-                        .place = place_reduce,
+                        .layouts = {place_reduce, arrange_reduce},
                         .gradient = reduce_gradient,
                         .cost = per_input_element<1>,
                         .precision = {ResultPrecision::kFloat32},
@@ -222,13 +274,13 @@ const OpFacts reduce = {.infer = reduce_type,
                             "sum, max or amax (of |x|) in float32 over all but the last dim (axis "
                             "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
 const OpFacts select_rows = {.infer = select_rows_type,
-                             .place = place_select_rows,
+                             .layouts = {place_select_rows, arrange_whole, rows_of<0b10>},
                              .gradient = select_rows_gradient,
                              .cost = copy_cost,
                              .cheap_to_recompute = true,
                              .meaning = "row rows[r] of x; rows outside it are the caller's error"};
 const OpFacts segment_mean = {.infer = segment_mean_type,
-                              .place = place_select_rows,
+                              .layouts = {place_select_rows, arrange_whole},
                               .no_gradient = "inference only",
                               .cost = per_input_element<1>,
                               .precision = {ResultPrecision::kFloat32},

@@ -70,13 +70,8 @@ std::vector<RefTensor> evaluate_node(const Graph& graph, const Node& node, RefIn
     check(node.body != nullptr, ErrorCode::kInternal, "fusion \"{}\" of graph {} has no body", node.name, graph.name());
     // The body's input nodes are this node's inputs, in order.
     std::unordered_map<std::string, const RefTensor*> by_name;
-    size_t next = 0;
-    for (const Node& inner : node.body->nodes()) {
-      if (inner.op != Op::kInput) continue;
-      check(next < in.size(), ErrorCode::kInternal, "fusion \"{}\": the body has more inputs than the node's {}",
-            node.name, in.size());
-      by_name[inner.name] = in[next++];
-    }
+    const std::vector<NodeId>& inputs = node.body->inputs();
+    for (size_t i = 0; i < inputs.size(); ++i) by_name[node.body->node(inputs[i]).name] = in[i];
     return evaluate(
                *node.body, [&](const Node& inner) -> const RefTensor& { return *by_name.at(inner.name); }, round_f32,
                {}, collective)
