@@ -89,6 +89,13 @@ def press(page, name, article="article:last-child"):
     page.evaluate("document.getElementById('pressed')?.removeAttribute('id')")
 
 
+def set_short(page, tokens):
+    """Short replies, always the same: a drawn one is empty now and then."""
+    page.wait("document.getElementById('model').options.length > 0")
+    page.fill("max_tokens", str(tokens))
+    page.fill("temperature", "0")
+
+
 def send(page, text):
     """Types and sends a message, waits for the end of its reply, whose text it returns."""
     page.fill("input", text)
@@ -153,7 +160,7 @@ def check_schema_and_stop(page):
         seen = page.evaluate("(l => l.scrollHeight - l.scrollTop - l.clientHeight)(document.getElementById('log'))")
         assert seen < 2, "the end of the reply is not in sight"
     page.fill("schema", "")
-    page.fill("max_tokens", "8")
+    set_short(page, 8)
     assert page.evaluate("document.getElementById('schema').ariaInvalid") == "false"
 
 
@@ -251,12 +258,12 @@ def check_markdown(page):
           const root = document.createElement('div'), markdown = new Markdown(root), watch = new MutationObserver(() => {});
           watch.observe(root, {childList: true, subtree: true});
           let sum = 0;
-          for (let i = 0; i < text.length; i += 10) {
-            markdown.write(text.slice(i, i + 10));
+          for (let i = 0; i < text.length; i += 20) {
+            markdown.write(text.slice(i, i + 20));
             for (const {addedNodes} of watch.takeRecords()) for (const node of addedNodes) sum += 1 + node.textContent.length;
           }
           return sum;
-        })(%s)""" % json.dumps(block[:0] + (block * 20_000)[:size])) for size in (8_000, 16_000)]
+        })(%s)""" % json.dumps((block * 1000)[:size])) for size in (3000, 6000)]
         assert drawn[1] < 2.3 * drawn[0], (block, drawn)
     page.evaluate(SHOWN % json.dumps(DOCUMENT))
 
@@ -316,7 +323,7 @@ def check_chats(page, url):
     page.open(url)
     page.wait("document.getElementById('model').options.length > 0")
     assert listed(page) == [] and page.evaluate("document.getElementById('export').disabled")
-    page.fill("max_tokens", "8")
+    set_short(page, 8)
     page.fill("system", "Be brief.")
     said = send(page, "The first\nchat")
     page.click("fresh")
@@ -387,7 +394,7 @@ def check_storage(page, url):
     """Where the browser keeps nothing, and where it is full, the page says so and works; nothing of a chat is lost."""
     page.open(url)
     page.wait("document.getElementById('model').options.length > 0")
-    page.fill("max_tokens", "8")
+    set_short(page, 8)
     page.evaluate("Storage.prototype.real = Storage.prototype.setItem; Storage.prototype.setItem = () => { throw new DOMException('it is full', 'QuotaExceededError'); }")
     send(page, "Not kept")
     assert page.evaluate(STATUS).endswith("it is full") and listed(page)[0] == "Not kept (in this tab only)"
@@ -406,7 +413,7 @@ def check_storage(page, url):
     page.open(url + "?denied")
     assert "Page.javascriptDialogOpening" in [method for method, _ in page.events][events:], "leaving asks while a chat is not kept"
     page.wait(f"{STATUS}.includes('denied here')")
-    page.fill("max_tokens", "8")
+    set_short(page, 8)
     assert send(page, "Hello") and page.evaluate("chat.items.length") == 2 and listed(page) == ["Hello (in this tab only)"]
     assert "denied here" in page.evaluate(STATUS)
     page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
@@ -465,7 +472,7 @@ def check_small(page, pictures):
         place = page.evaluate("(r => [r.top, r.bottom])(document.getElementById('composer').getBoundingClientRect())")
         assert 0 <= place[0] and place[1] <= 641, place
         assert page.evaluate("document.getElementById('log').clientHeight") >= (60 if opened else 400)
-    page.fill("max_tokens", "12")
+    set_short(page, 12)
     page.click("menu")
     low = page.evaluate("document.getElementById('input').clientHeight")
     page.fill("input", "line\n" * 40)
@@ -494,7 +501,7 @@ def check_completions_and_key(octet, page):
             page.key("Enter")
             page.wait(f"{STATUS}.startsWith('this model has no chat template')")
             assert page.evaluate("[document.getElementById('mode').value, document.getElementById('asks').textContent]") == ["text", "Prompt"]
-            page.fill("max_tokens", "12")
+            set_short(page, 12)
             assert send(page, "Once upon")
             kept = page.evaluate("JSON.stringify({...localStorage}) + JSON.stringify({...sessionStorage}) + document.cookie")
             assert "Once upon" in kept and key not in kept, "the key stays in the tab's memory"
@@ -531,7 +538,7 @@ def main():
             page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
             page.open(url + "?dark")
             assert sum(map(int, page.evaluate("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(", "))) < 200
-            page.fill("max_tokens", "12")
+            set_short(page, 12)
             assert send(page, "In the dark")
             check_controls(page)
             pictures("dark")
