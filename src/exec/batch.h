@@ -31,6 +31,7 @@ struct HostTensor {
 struct Batch {
   std::map<std::string, HostTensor> tensors;
   int64_t target_count = 0;  // targets that count in the loss
+  int64_t shape = 0;         // which of the static shapes that graphs were made for
 
   HostTensor& add(const std::string& name, TensorType type, bool optional = false);  // zeros
   const HostTensor* find(const std::string& name) const;                             // null: none

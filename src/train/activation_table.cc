@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/model.h"
 #include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stage_report.h"
 #include "train/stepper.h"
 
@@ -74,7 +75,9 @@ std::vector<SavedValue> kept_by_layer(ModelConfig model, int64_t micro_batch, co
   model.dropout = 0.1;      // as in the paper
   const BatchShape train = batch_shape(micro_batch, kLength, false, true),
                    eval = batch_shape(1, options.parallel.mesh.ranks(), false, false);
-  const Plan plan = compile(training_program(model, train, eval, {}), options);
+  const Plan plan = compile(
+      training_program(loss_graph(GraphRole::kTrain, model, train), loss_graph(GraphRole::kEval, model, eval), {}),
+      options);
   std::vector<SavedValue> kept;
   for (const SavedValue& value : saved_for_backward(plan.program.graph("train")))
     if (value.layer == kInnerLayer) kept.push_back(value);
@@ -180,11 +183,11 @@ std::vector<StageActivationRow> stage_activation_table(const std::string& recipe
                            .slots = 1};
     PlanReport first;
     if (row.p > 1) {
-      const PipelineReport report = plan_stages(model, config, target, /*verify=*/false);
+      const PipelineReport report = plan_stages(LanguageModel(model, config), config, target, /*verify=*/false);
       first = report.stages[0].rank;
       row.slots = std::accumulate(report.stages[0].slots.begin(), report.stages[0].slots.end(), int64_t{0});
     } else {
-      first = plan_training(model, config, target);
+      first = plan_training(LanguageModel(model, config), config, target);
     }
     row.ours = first.activation_bytes, row.stage_bytes = first.total_bytes;
     const auto real = [](int64_t value) { return static_cast<double>(value); };

@@ -4,8 +4,8 @@
 
 namespace octet {
 
-std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOptions& options) {
-  Program program = training_program(model, options);
+std::vector<PolicyGemm> policy_gemms(const TrainingWorkload& workload, const StepperOptions& options) {
+  Program program = training_program(workload, options);
   autodiff(program, options.compile);
   std::vector<PolicyGemm> gemms;
   for (const GemmReport& gemm : precision_report(program, options.compile)) {
@@ -21,12 +21,12 @@ std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOption
   return gemms;
 }
 
-AutoPrecision::AutoPrecision(const ModelSpec& model, const StepperOptions& options, const PolicySettings& settings,
-                             int64_t interval)
-    : model_(model),
+AutoPrecision::AutoPrecision(const TrainingWorkload& workload, const StepperOptions& options,
+                             const PolicySettings& settings, int64_t interval)
+    : workload_(workload),
       options_(options),
       interval_(interval),
-      policy_(policy_gemms(model, options), settings, options.compile.target) {}
+      policy_(policy_gemms(workload, options), settings, options.compile.target) {}
 
 const Plan& AutoPrecision::plan(bool* cached) {
   std::string key;
@@ -36,7 +36,7 @@ const Plan& AutoPrecision::plan(bool* cached) {
   if (found != plans_.end()) return found->second;
   StepperOptions options = options_;
   options.compile.recipe.decisions = policy_.decisions();
-  return plans_.emplace(key, compile_training(model_, options)).first->second;
+  return plans_.emplace(key, compile_training(workload_, options)).first->second;
 }
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-// Recipe auto during a run: the policy of the model's GEMMs, the rounds of statistics, and plans by decision.
+// Recipe auto during a run: the policy of the workload's GEMMs, the rounds of statistics, and plans by decision.
 //
 // Owns no tensor: the trainer moves the state from one Stepper to the next (take_state, put_state).
 #pragma once
@@ -15,8 +15,8 @@ namespace octet {
 class AutoPrecision {
  public:
   // `options.compile` holds the recipe and the Target whose timings count. A round follows step 1 and every `interval`
-  // steps after it.
-  AutoPrecision(const ModelSpec& model, const StepperOptions& options, const PolicySettings& settings,
+  // steps after it. The workload outlives it.
+  AutoPrecision(const TrainingWorkload& workload, const StepperOptions& options, const PolicySettings& settings,
                 int64_t interval);
 
   bool due(int64_t step) const { return (step - 1) % interval_ == 0; }
@@ -26,7 +26,7 @@ class AutoPrecision {
   const Plan& plan(bool* cached = nullptr);
 
  private:
-  ModelSpec model_;
+  const TrainingWorkload& workload_;
   StepperOptions options_;
   int64_t interval_;
   PrecisionPolicy policy_;
@@ -34,6 +34,6 @@ class AutoPrecision {
 };
 
 // The linears' GEMMs of graph "train" as the policy sees them, in the order of the graph.
-std::vector<PolicyGemm> policy_gemms(const ModelSpec& model, const StepperOptions& options);
+std::vector<PolicyGemm> policy_gemms(const TrainingWorkload& workload, const StepperOptions& options);
 
 }  // namespace octet

@@ -14,7 +14,6 @@
 #include "exec/logical_states.h"
 #include "io/manifest.h"
 #include "io/safetensors.h"
-#include "io/tokenizer.h"
 #include "train/tensor_files.h"
 
 namespace octet {
@@ -44,9 +43,9 @@ void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::
 
 std::string run_json(const RunState& run) {
   return nlohmann::json{{"step", run.step},
-                        {"tokens", run.tokens},
+                        {"tokens", run.targets},
                         {"skipped_steps", run.skipped_steps},
-                        {"best_loss", run.best_loss},
+                        {"best_loss", run.best_metric},
                         {"best_step", run.best_step},
                         {"validation", run.validation},
                         {"settings", run.settings},
@@ -64,9 +63,9 @@ RunState parse_run_json(const std::string& path) {
     return json.contains(key) ? json_get<std::string>(json, key, path) : "";
   };
   return {.step = json_get<int64_t>(json, "step", path),
-          .tokens = json_get<int64_t>(json, "tokens", path),
+          .targets = json_get<int64_t>(json, "tokens", path),
           .skipped_steps = json_get<int64_t>(json, "skipped_steps", path),
-          .best_loss = json_get<double>(json, "best_loss", path),
+          .best_metric = json_get<double>(json, "best_loss", path),
           .best_step = json_get<int64_t>(json, "best_step", path),
           .validation = text_or_none("validation"),
           .settings = json_get<std::string>(json, "settings", path),
@@ -102,7 +101,8 @@ CheckpointContent checkpoint_content(const RunConfig& config) {
           .shard_bytes = config.shard_bytes};
 }
 
-std::string write_checkpoint(const std::string& out, Executor& executor, const CheckpointContent& content) {
+std::string write_checkpoint(const std::string& out, Executor& executor, const TrainingWorkload& workload,
+                             const CheckpointContent& content) {
   Communicator* ranks = executor.ranks();
   const bool first = ranks == nullptr || ranks->rank() == 0;
   std::string folder = checkpoint_folder(out, content.run.step);
@@ -114,16 +114,14 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const C
   };
   const std::string temporary = do_together(ranks, begin)[0];
   const Program& program = executor.program();
-  std::vector<FileSet> sets = {weight_files(program, content.model, content.weights, content.shard_bytes),
+  std::vector<FileSet> sets = {workload.weight_files(program, content.weights, content.shard_bytes),
                                state_files(program, is_scale, "scales", INT64_MAX)};
   if (content.moments) sets.push_back(state_files(program, is_moment, kOptimizer, content.shard_bytes));
   const std::vector<ManifestFile> files = write_tensor_files(executor, temporary, sets);
   const auto commit = [&]() -> std::string {
     if (!first) return "";
     for (const FileSet& set : sets) write_index(temporary, set.stem, set.files);
-    const char* dtype = content.weights == DType::kF32 ? "float32" : "bfloat16";
-    write_file(writer->file("config.json"), to_hugging_face_config(content.model, content.special, dtype));
-    if (!content.tokenizer_folder.empty()) copy_tokenizer_files(content.tokenizer_folder, temporary);
+    workload.write_files(temporary, content.weights);
     write_file(writer->file("run.json"), run_json(content.run));
     writer->commit(nlohmann::json{{"step", content.run.step}}.dump(), files);
     return "";
@@ -199,10 +197,11 @@ void check_resumable(const std::string& folder) {
        folder, folder, other);
 }
 
-void read_checkpoint(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
+void read_checkpoint(const std::string& folder, Executor& executor, const TrainingWorkload& workload,
+                     const BytesLoaded& loaded) {
   read_states(executor, is_moment, folder, kOptimizer, loaded);
   read_states(executor, is_scale, folder, "scales", loaded);
-  load_weights(*open_weights(folder), executor, loaded);  // last: it ends with "prepare"
+  workload.load(folder, executor, loaded);  // last: it ends with "prepare"
 }
 
 std::string set_aside_checkpoints(const std::string& out, int64_t step) {

@@ -24,24 +24,24 @@ bool holds_non_finite(Executor& executor, const StateEntry& entry) {
   return false;
 }
 
-struct Probe {
-  std::string output, value;
+struct Probes {
+  std::vector<std::string> outputs, values;
 };
 
 // Adds the largest magnitude of every value as an output; NaNs and infinities go through to it.
-std::vector<Probe> observe_all(Graph& graph) {
-  std::vector<Probe> probes;
+Probes observe_all(Graph& graph) {
+  Probes probes;
   Builder builder(graph);
   for (int32_t i = 0, count = graph.size(); i < count; ++i) {
     const Node node = graph.node(NodeId{i});  // NOLINT(performance-unnecessary-copy-initialization): emit() moves nodes
     const bool leaf =
         node.op == Op::kInput || node.op == Op::kParam || node.op == Op::kState || node.op == Op::kConstant;
     if (leaf || !is_float(node.results[0].dtype)) continue;
-    Probe probe{fmt::format("probe.{}", i), fmt::format("{} ({})", node.name, op_name(node.op))};
+    const std::string& output = probes.outputs.emplace_back(fmt::format("probe.{}", i));
+    probes.values.push_back(fmt::format("{} ({})", node.name, op_name(node.op)));
     const NodeId amax =
-        builder.emit(Op::kReduce, {Value{NodeId{i}, 0}}, {{"reduction", "amax"}, {"axis", "all"}}, probe.output);
-    builder.output(probe.output, {amax, 0});
-    probes.push_back(std::move(probe));
+        builder.emit(Op::kReduce, {Value{NodeId{i}, 0}}, {{"reduction", "amax"}, {"axis", "all"}}, output);
+    builder.output(output, {amax, 0});
   }
   return probes;
 }
@@ -61,11 +61,12 @@ void copy_params(Executor& from, Executor& to) {
 }
 
 // Of the plan of these settings, of a pipeline its largest stage's; nothing where they have none.
-std::optional<int64_t> planned_bytes(const ModelConfig& model, const RunConfig& config, const Target& target) {
-  if (config.pipeline == 1) return compile_training(model, stepper_options(config, target)).total_bytes();
+std::optional<int64_t> planned_bytes(const TrainingWorkload& workload, const RunConfig& config, const Target& target) {
+  const std::unique_ptr<TrainingWorkload> changed = workload.with_settings(config);
+  if (config.pipeline == 1) return compile_training(*changed, stepper_options(config, target)).total_bytes();
   try {
     validate(config);
-    return plan_stages(model, config, target, /*verify=*/false).largest().rank.total_bytes;
+    return plan_stages(*changed, config, target, /*verify=*/false).largest().rank.total_bytes;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kUnsupported) throw;
     return std::nullopt;
@@ -74,21 +75,19 @@ std::optional<int64_t> planned_bytes(const ModelConfig& model, const RunConfig& 
 
 }  // namespace
 
-std::string first_non_finite_value(const ModelSpec& model, const StepperOptions& options, Executor& trained,
+std::string first_non_finite_value(const TrainingWorkload& workload, const StepperOptions& options, Executor& trained,
                                    const Batch& batch) {
   Program program;
   program.name = "diagnosis";
-  const std::vector<Probe> probes = observe_all(program.add_graph(loss_graph(GraphRole::kEval, model, options.eval)));
+  const Probes probes = observe_all(program.add_graph(workload.loss(GraphRole::kEval, batch.shape)));
   const bool narrow = options.compile.recipe.compute != DType::kF32;
   Stepper stepper(
       compile(std::move(program), {.target = options.compile.target, .recipe = parse_recipe(narrow ? "bf16" : "fp32")}),
       options);
   copy_params(trained, stepper.executor());
-  stepper.evaluate(batch);
-  for (const Probe& probe : probes) {
-    if (!std::isfinite(output_as<float>(stepper.executor(), "eval", probe.output)[0])) return probe.value;
-  }
-  return "";
+  const std::vector<double> largest = stepper.evaluate(batch, probes.outputs);
+  const auto first = std::ranges::find_if(largest, [](double value) { return !std::isfinite(value); });
+  return first == largest.end() ? "" : probes.values[static_cast<size_t>(first - largest.begin())];
 }
 
 std::string last_non_finite_gradient(Executor& executor) {
@@ -99,11 +98,11 @@ std::string last_non_finite_gradient(Executor& executor) {
   return last;
 }
 
-std::string settings_that_fit(const ModelConfig& model, const RunConfig& config, const Target& target,
+std::string settings_that_fit(const TrainingWorkload& workload, const RunConfig& config, const Target& target,
                               int64_t available) {
   std::string fitting;
   const auto try_out = [&](const std::string& change, const RunConfig& changed) {
-    const std::optional<int64_t> bytes = planned_bytes(model, changed, target);
+    const std::optional<int64_t> bytes = planned_bytes(workload, changed, target);
     if (!bytes || *bytes > available) return false;
     fitting += fmt::format("{}{} needs {} bytes", fitting.empty() ? "" : "; ", change, *bytes);
     return true;
@@ -128,12 +127,12 @@ std::string settings_that_fit(const ModelConfig& model, const RunConfig& config,
   }
   if (config.pipeline > 1) {
     changed = config;
-    for (int64_t n = 2 * config.pipeline; n * config.chunks <= model.layers; n *= 2) {
+    for (int64_t n = 2 * config.pipeline; n * config.chunks <= workload.most_ranks(Axis::kPipeline); n *= 2) {
       changed.pipeline = n;
       if (try_out(fmt::format("parallel.pipeline={}", n), changed)) break;
     }
     changed = config;
-    for (int64_t n = 2 * std::max<int64_t>(config.tensor, 1); n <= model.heads; n *= 2) {
+    for (int64_t n = 2 * std::max<int64_t>(config.tensor, 1); n <= workload.most_ranks(Axis::kTensor); n *= 2) {
       changed.tensor = n;
       if (try_out(fmt::format("parallel.tensor={}", n), changed)) break;
     }

@@ -9,22 +9,21 @@
 #include "exec/batch.h"
 #include "ir/facts.h"
 #include "passes/pass.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
 namespace octet {
 namespace {
 
-ModelConfig small_model() {
+LanguageModel small_model() {
   ModelConfig c = model_family("gpt2");
   c.vocab_size = 40, c.max_positions = 16, c.hidden = 32, c.layers = 1, c.heads = 4;
-  return c;
+  return {c, 2, 16};
 }
 
 StepperOptions small_options(const OptimizerConfig& optimizer, const Target& target, const std::string& recipe) {
-  return {.train = batch_shape(2, 16, false, true),
-          .eval = batch_shape(2, 16, false, false),
-          .optimizer = optimizer,
+  return {.optimizer = optimizer,
           .compile = {.target = target, .recipe = parse_recipe(recipe)},
           .interpret = target.device == Device::kCuda};
 }

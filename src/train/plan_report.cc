@@ -155,27 +155,26 @@ void report_bytes(const Plan& plan, PlanReport& r) {
   for (const Graph& graph : program.graphs()) r.nodes += graph.size();
 }
 
-void report_model(const Program& whole, PlanReport& r) {
+void report_model(const TrainingWorkload& workload, const Program& whole, PlanReport& r) {
   for (const LogicalState& tensor : logical_states(whole))
     if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
   const Graph& train = *whole.find_graph(GraphRole::kTrain);
-  const auto of_rows = std::ranges::find_if(
-      train.inputs(), [&](NodeId id) { return train.node(id).attr<std::string>("rows") == "batch"; });
-  r.tokens = of_rows != train.inputs().end() ? train.shape({*of_rows, 0})[0] : 1;
-  auto per_token = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.tokens); };
-  r.active_parameters = r.parameters - inactive_parameters(train, r.tokens);
-  r.forward_flops = per_token(Phase::kForward);
-  r.backward_flops = per_token(Phase::kBackward);
-  r.recompute_flops = per_token(Phase::kRecompute);
+  r.model = workload.description(), r.unit = workload.unit();
+  r.units = workload.units() / whole.mesh()[Axis::kContext];
+  auto per_unit = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.units); };
+  r.active_parameters = r.parameters - inactive_parameters(train, r.units);
+  r.forward_flops = per_unit(Phase::kForward);
+  r.backward_flops = per_unit(Phase::kBackward);
+  r.recompute_flops = per_unit(Phase::kRecompute);
 }
 
-PlanReport report_plan(const Plan& plan, double compile_seconds) {
+PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds) {
   const Program& program = plan.program;
   check(program.mesh()[Axis::kPipeline] == 1, ErrorCode::kInternal, "a plan of one stage of {} is no plan of the model",
         program.mesh()[Axis::kPipeline]);
   PlanReport r;
   r.compile_seconds = compile_seconds;
-  report_model(program, r);
+  report_model(workload, program, r);
   report_bytes(plan, r);
   for (const Graph& graph : program.graphs())
     if (graph.role() != GraphRole::kPrepare) add_collectives(graph, plan.target, graph.name(), 1, r.collectives);
@@ -183,14 +182,14 @@ PlanReport report_plan(const Plan& plan, double compile_seconds) {
   return r;
 }
 
-PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target) {
+PlanReport plan_training(const TrainingWorkload& workload, const RunConfig& config, const Target& target) {
   auto started = std::chrono::steady_clock::now();
   const StepperOptions options = stepper_options(config, target);
   std::optional<AutoPrecision> decided;
-  if (options.compile.recipe.statistics) decided.emplace(model, options, config.policy, config.auto_interval);
-  const Plan plan = decided ? decided->plan() : compile_training(model, options);
+  if (options.compile.recipe.statistics) decided.emplace(workload, options, config.policy, config.auto_interval);
+  const Plan plan = decided ? decided->plan() : compile_training(workload, options);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  PlanReport report = report_plan(plan, seconds);
+  PlanReport report = report_plan(workload, plan, seconds);
   if (decided) {
     const PrecisionPolicy& policy = decided->policy();
     report.precision = precision_map(policy);
@@ -200,18 +199,18 @@ PlanReport plan_training(const ModelConfig& model, const RunConfig& config, cons
   return report;
 }
 
-std::string model_line(const PlanReport& r, const ModelConfig& m) {
-  return fmt::format(
-      "model     {} {} layers, {} wide, {} heads ({} key/value), vocabulary {}: {} parameters{}\n", m.architecture,
-      m.layers, m.hidden, m.heads, m.kv_head_count(), m.vocab_size, human_count(static_cast<double>(r.parameters)),
-      r.active_parameters == r.parameters
-          ? ""
-          : fmt::format(", {} of them active a token", human_count(static_cast<double>(r.active_parameters))));
+std::string model_line(const PlanReport& r) {
+  const auto count = [](int64_t parameters) { return human_count(static_cast<double>(parameters)); };
+  return fmt::format("model     {}: {} parameters{}\n", r.model, count(r.parameters),
+                     r.active_parameters == r.parameters
+                         ? ""
+                         : fmt::format(", {} of them active a {}", count(r.active_parameters), r.unit.one));
 }
 
 std::string flops_line(const PlanReport& r) {
-  return fmt::format("FLOPs     {} forward + {} backward + {} recomputed a token (causal attention)\n",
-                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops));
+  return fmt::format("FLOPs     {} forward + {} backward + {} recomputed a {} (causal attention)\n",
+                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops),
+                     r.unit.one);
 }
 
 std::string axes_text(const Mesh& mesh) {
@@ -221,13 +220,13 @@ std::string axes_text(const Mesh& mesh) {
   return axes;
 }
 
-std::string to_text(const PlanReport& r, const ModelConfig& m, const Target& target) {
-  std::string out = model_line(r, m);
+std::string to_text(const PlanReport& r, const Target& target) {
+  std::string out = model_line(r);
   if (r.mesh.ranks() > 1)
     out += fmt::format("ranks     {} ({}), all alike: each holds {} parameters; what follows is of one\n",
                        r.mesh.ranks(), axes_text(r.mesh), human_count(static_cast<double>(r.rank_parameters)));
-  out += fmt::format("target    {}; one micro-batch of {} tokens; {} nodes compiled in {:.3f} s\n", target.name,
-                     r.tokens, r.nodes, r.compile_seconds);
+  out += fmt::format("target    {}; one micro-batch of {} {}; {} nodes compiled in {:.3f} s\n", target.name, r.units,
+                     r.unit.many(), r.nodes, r.compile_seconds);
   out += flops_line(r);
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
   if (!r.slow.empty()) out += "slow      " + r.slow + "\n";
@@ -299,12 +298,12 @@ std::string bytes_json(const PlanReport& r) {
 
 std::string to_json(const PlanReport& r) {
   return fmt::format(
-      "{{\"parameters\": {}, \"active_parameters\": {}, \"tokens\": {}, \"forward_flops\": {}, \"backward_flops\": {}, "
+      "{{\"parameters\": {}, \"active_parameters\": {}, \"{}\": {}, \"forward_flops\": {}, \"backward_flops\": {}, "
       "\"recompute_flops\": {}, {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
-      r.parameters, r.active_parameters, r.tokens, r.forward_flops, r.backward_flops, r.recompute_flops, bytes_json(r),
-      r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds,
-      nlohmann::json(r.levels).dump());
+      r.parameters, r.active_parameters, r.unit.many(), r.units, r.forward_flops, r.backward_flops, r.recompute_flops,
+      bytes_json(r), r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes, r.nodes,
+      r.compile_seconds, nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

@@ -8,6 +8,7 @@
 
 #include "ir/plan.h"
 #include "train/run_config.h"
+#include "train/workload.h"
 
 namespace octet {
 
@@ -30,15 +31,17 @@ struct CollectiveRow {
 };
 
 struct PlanReport {
+  std::string model;  // TrainingWorkload::description()
+  CountedUnit unit = {};
   int64_t parameters = 0;         // of the model
-  int64_t active_parameters = 0;  // of them, those a token goes through: fewer in mixtures of experts
+  int64_t active_parameters = 0;  // of them, those a unit goes through: fewer in mixtures of experts
   int64_t rank_parameters = 0;    // of them, those whose masters one rank holds, padding included
   Mesh mesh = {};
   std::vector<CollectiveRow> collectives = {};
-  int64_t tokens = 0;          // of one micro-batch
-  double forward_flops = 0;    // per token; attention counted causally (half of the full square)
-  double backward_flops = 0;   // per token, without recomputation
-  double recompute_flops = 0;  // per token
+  int64_t units = 0;           // of one micro-batch, of one rank of parallel.context
+  double forward_flops = 0;    // per unit; attention counted causally (half of the full square)
+  double backward_flops = 0;   // per unit, without recomputation
+  double recompute_flops = 0;  // per unit
   int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
   int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum; of a stage in all its slots
   int64_t transfer_bytes = 0;    // of a stage: places for what it sends and receives
@@ -57,25 +60,25 @@ struct PlanReport {
   std::vector<PeakRow> peak;                  // largest first; adds up to live_bytes
 };
 
-PlanReport report_plan(const Plan& plan, double compile_seconds);
+PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds);
 // Of them, what a pipeline's stage has too: its bytes, ranks and nodes; and what the model says of itself.
 void report_bytes(const Plan& plan, PlanReport& report);
-void report_model(const Program& whole, PlanReport& report);
+void report_model(const TrainingWorkload& workload, const Program& whole, PlanReport& report);
 // Builds, compiles and reports without allocating any tensor.
-PlanReport plan_training(const ModelConfig& model, const RunConfig& config, const Target& target);
+PlanReport plan_training(const TrainingWorkload& workload, const RunConfig& config, const Target& target);
 
 // Adds the collectives of a graph, which a step runs so many times, to rows of their own kind, under this name.
 void add_collectives(const Graph& graph, const Target& target, const std::string& name, int64_t runs,
                      std::vector<CollectiveRow>& rows);
 
-std::string to_text(const PlanReport& report, const ModelConfig& model, const Target& target);
+std::string to_text(const PlanReport& report, const Target& target);
 std::string to_json(const PlanReport& report);
 std::string peak_text(const PlanReport& report);
 
 // Parts of the text that plans of stages share.
 std::string human_bytes(int64_t bytes);
 std::string human_count(double count);  // 124439808 -> "124.4M"
-std::string model_line(const PlanReport& report, const ModelConfig& model);
+std::string model_line(const PlanReport& report);
 std::string flops_line(const PlanReport& report);
 std::string axes_text(const Mesh& mesh);           // "tp=2 pp=4"
 std::string bytes_json(const PlanReport& report);  // members "weight_bytes" to "padding_bytes"

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "exec/executor.h"
+#include "train/language_model.h"
 
 namespace octet {
 namespace {
@@ -13,7 +14,7 @@ TEST(PlanReport, BytesAddUp) {
   config.recipe = "fp8-delayed";
   config.micro_batch = 1;
   config.sequence_length = 128;
-  PlanReport r = plan_training(named_model("gpt2-124m"), config, h200_target());
+  PlanReport r = plan_training(LanguageModel(named_model("gpt2-124m"), config), config, h200_target());
   EXPECT_EQ(r.parameters, 124439808);                           // the published count
   const int64_t stored = r.parameters + (50304 - 50257) * 768;  // the table has rows up to a multiple of 128
   EXPECT_EQ(r.weight_bytes, 4 * stored);
@@ -31,20 +32,22 @@ TEST(PlanReport, BloomHasItsPublishedParameters) {
   RunConfig config;
   config.recipe = "bf16", config.recompute = "full";
   config.micro_batch = 1, config.sequence_length = 128;
-  EXPECT_EQ(plan_training(named_model("bloom-176b"), config, h200_target()).parameters, 176247271424);
+  EXPECT_EQ(plan_training(LanguageModel(named_model("bloom-176b"), config), config, h200_target()).parameters,
+            176247271424);
 }
 
 TEST(PlanReport, MixturesHaveTheirPublishedParametersAndCountThoseOfAToken) {
   RunConfig config;
   config.recipe = "bf16", config.recompute = "full";
   config.micro_batch = 1, config.sequence_length = 128;
-  const PlanReport mixtral = plan_training(named_model("mixtral-8x7b"), config, h200_target());
+  const PlanReport mixtral = plan_training(LanguageModel(named_model("mixtral-8x7b"), config), config, h200_target());
   EXPECT_EQ(mixtral.parameters, 46702792704);
   EXPECT_EQ(mixtral.active_parameters, 46702792704 - 32 * 6 * int64_t{3} * 14336 * 4096);  // "12.9B"
   // Two FLOPs for each active weight but those of the embedding table, and attention's.
   const double linears = 2.0 * static_cast<double>(mixtral.active_parameters - 32000 * 4096);
   EXPECT_NEAR(mixtral.forward_flops / linears, 1, 0.01);
-  EXPECT_EQ(plan_training(named_model("qwen3-30b-a3b"), config, h200_target()).parameters, 30532122624);
+  EXPECT_EQ(plan_training(LanguageModel(named_model("qwen3-30b-a3b"), config), config, h200_target()).parameters,
+            30532122624);
 }
 
 TEST(PlanReport, SaysThatExpertsWithScalesOfBlocksAreSlowOnGpus) {
@@ -54,8 +57,8 @@ TEST(PlanReport, SaysThatExpertsWithScalesOfBlocksAreSlowOnGpus) {
   mixture.layers = 1;
   const auto slow = [&](const char* recipe, const ModelConfig& model, const Target& target) {
     config.recipe = recipe;
-    const PlanReport report = plan_training(model, config, target);
-    EXPECT_EQ(to_text(report, model, target).find("float32 tiles") != std::string::npos, !report.slow.empty());
+    const PlanReport report = plan_training(LanguageModel(model, config), config, target);
+    EXPECT_EQ(to_text(report, target).find("float32 tiles") != std::string::npos, !report.slow.empty());
     return !report.slow.empty();
   };
   EXPECT_TRUE(slow("fp8-block", mixture, h200_target()));
@@ -70,7 +73,8 @@ TEST(PlanReport, TheLevelsOfGemmsAreInTheJson) {
   config.micro_batch = 1, config.sequence_length = 128;
   const auto precision = [&](const char* recipe, const Target& target) {
     config.recipe = recipe;
-    return parse_json(to_json(plan_training(named_model("gpt2-124m"), config, target)), "plan").at("precision");
+    return parse_json(to_json(plan_training(LanguageModel(named_model("gpt2-124m"), config), config, target)), "plan")
+        .at("precision");
   };
   EXPECT_EQ(precision("bf16", h200_target()), nlohmann::json::object());
   const nlohmann::json timed = precision("auto", h200_target()), untimed = precision("auto", Target{});
@@ -88,7 +92,7 @@ TEST(PlanReport, GradientsOfContextRanksLeaveAsTheyAreMade) {
   model.layers = 4;
   const auto planned = [&](const char* shard) {
     config.shard = shard;
-    return plan_training(model, config, h200_target());
+    return plan_training(LanguageModel(model, config), config, h200_target());
   };
   const auto row = [](const PlanReport& r, const std::string& graph, const std::string& op) {
     for (const CollectiveRow& row : r.collectives)
@@ -122,7 +126,7 @@ TEST(PlanReport, ThePeakAddsUp) {
   config.sequence_length = 1024;
   ModelConfig model = named_model("gpt2-124m");
   model.layers = 3;
-  PlanReport r = plan_training(model, config, h200_target());
+  PlanReport r = plan_training(LanguageModel(model, config), config, h200_target());
   int64_t bytes = 0, kept = 0;
   for (const PeakRow& row : r.peak) {
     bytes += row.bytes;

@@ -38,6 +38,8 @@ class Report {
     auto kind = json_get<std::string>(line, "kind", where);
     auto step = json_get<int64_t>(line, "step", where);
     if (kind == "step") {
+      for (const auto& [name, value] : line.items())
+        if (name.ends_with(kRate)) unit_ = name.substr(0, name.size() - kRate.size());
       loss_.entries.push_back({step, {step, line.value("loss", json())}});
     } else if (kind == "eval") {
       evaluation_.entries.push_back({step, {step, line.value("loss", json())}});
@@ -59,7 +61,8 @@ class Report {
   std::string text() const {
     json tensors = json::object();
     for (const auto& [name, series] : tensors_) tensors[name] = series.thinned(kMaxRounds);
-    json data = {{"loss", loss_.thinned(kMaxPoints)},
+    json data = {{"unit", unit_},
+                 {"loss", loss_.thinned(kMaxPoints)},
                  {"eval", evaluation_.thinned(kMaxPoints)},
                  {"gemms", gemms_},
                  {"rungs", levels_.thinned(kMaxRounds)},
@@ -77,6 +80,7 @@ class Report {
                                            "snr_db",        "block_underflow",   "block_saturation",
                                            "block_snr_db",  "block_t_underflow", "block_t_saturation",
                                            "block_t_snr_db"};
+  static constexpr std::string_view kRate = "s_per_second";
 
   // "layers.0.attn.q/fprop=0 ...": the GEMMs are the same in every line of a run.
   void read_levels(int64_t step, const std::string& text) {
@@ -93,6 +97,7 @@ class Report {
   }
 
   Series loss_, evaluation_, switches_, levels_;
+  std::string unit_ = "token";
   std::vector<std::string> gemms_;
   std::map<std::string, Series> tensors_;
 };
@@ -164,7 +169,7 @@ document.getElementById('summary').textContent = last
     ? `step ${last[0]}, loss ${isNumber(last[1]) ? last[1].toFixed(4) : last[1]}` : 'no steps yet';
 const curves = [{name: 'training', points: DATA.loss}];
 if (DATA.eval.length) curves.push({name: 'validation', points: DATA.eval});
-chart(document.getElementById('loss'), 'mean loss a token', curves, 220);
+chart(document.getElementById('loss'), `mean loss a ${DATA.unit}`, curves, 220);
 if (!DATA.gemms.length) {
   document.getElementById('auto').remove();
 } else {

@@ -16,7 +16,6 @@
 #include "dist/communicator.h"
 #include "exec/timeline.h"
 #include "train/auto_precision.h"
-#include "train/batches.h"
 #include "train/run_config.h"
 #include "train/run_log.h"
 #include "train/trainer.h"
@@ -28,8 +27,8 @@ class Control;
 // Micro-batches of the next step, made on another thread while this one computes.
 class Prefetcher {
  public:
-  Prefetcher(const Objective& objective, int64_t accumulation, int64_t first_step)
-      : objective_(objective), accumulation_(accumulation) {
+  Prefetcher(const TrainingWorkload& workload, int64_t accumulation, int64_t first_step)
+      : workload_(workload), accumulation_(accumulation) {
     start(first_step);
   }
   Prefetcher(const Prefetcher&) = delete;
@@ -51,11 +50,11 @@ class Prefetcher {
     next_ = std::async(std::launch::async, [this, step] {
       std::vector<Batch> made(static_cast<size_t>(accumulation_));
       for (int64_t i = 0; i < accumulation_ && !left_; ++i)
-        made[static_cast<size_t>(i)] = objective_.get((step - 1) * accumulation_ + i);
+        made[static_cast<size_t>(i)] = workload_.batch(DataSplit::kTraining, (step - 1) * accumulation_ + i);
       return made;
     });
   }
-  const Objective& objective_;
+  const TrainingWorkload& workload_;
   int64_t accumulation_;
   std::atomic<bool> left_ = false;
   std::future<std::vector<Batch>> next_;
@@ -101,9 +100,8 @@ class Run {
   TrainResult loop();
 
  private:
-  void open_data();
+  void open_workload();
   void find_checkpoint();
-  void check_model_folder() const;
   void build();
   void compare_plans(const Program& program) const;
   void resume_or_start();
@@ -132,12 +130,8 @@ class Run {
   RankLinks links_;
   std::string own_folder_;    // of this rank's log
   bool stop_agreed_ = false;  // by all ranks, at the last step's beginning
-  ModelConfig model_;
-  SpecialTokens special_;
-  std::string tokenizer_folder_;
-  std::shared_ptr<const TokenDataset> train_data_, validation_data_;
-  std::unique_ptr<Objective> objective_;
-  std::string data_, data_checksum_, validation_;  // what RunState keeps of them
+  std::unique_ptr<const TrainingWorkload> workload_;
+  DataRecord data_;
   std::optional<std::string> resume_from_;
   RunState kept_;                        // of that checkpoint; of a run that begins, otherwise
   std::string changed_settings_;         // since it was written
@@ -154,7 +148,7 @@ class Run {
   std::optional<Progress> progress_;
   std::unique_ptr<Step> in_flight_step_;  // enqueued whole, its results not yet read
   std::chrono::steady_clock::time_point step_began_ = {};
-  std::vector<double> speeds_;  // tokens a second, of every step with targets
+  std::vector<double> speeds_;  // units a second, of every step with targets
   int64_t skipped_in_a_row_ = 0, last_saved_ = -1, last_evaluated_ = -1;
   bool warned_of_no_targets_ = false;
 };

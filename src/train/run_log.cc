@@ -9,42 +9,52 @@
 namespace octet {
 
 struct RunLog::Files {
-  Files(const std::string& out, int64_t first)
-      : jsonl(out + "/log.jsonl"), events(out + "/events", first), first_step(first) {}
+  Files(const std::string& out, int64_t first, const TrainingWorkload& workload)
+      : jsonl(out + "/log.jsonl"),
+        events(out + "/events", first),
+        first_step(first),
+        unit(workload.unit().many()),
+        metrics(workload.metrics()) {}
   JsonlLog jsonl;
   EventFile events;
   int64_t first_step;
+  std::string unit;
+  std::vector<Metric> metrics;
 };
 
-RunLog::RunLog(const std::string& out, int64_t first_step) : files_(std::make_unique<Files>(out, first_step)) {}
+RunLog::RunLog(const std::string& out, int64_t first_step, const TrainingWorkload& workload)
+    : files_(std::make_unique<Files>(out, first_step, workload)) {}
 RunLog::~RunLog() = default;
 
 void RunLog::step(const StepLog& e) {
+  const std::string rate = files_->unit + "_per_second";
   files_->jsonl.write({{"kind", "step"},
                        {"step", e.step},
-                       {"tokens", e.tokens},
+                       {files_->unit, e.units},
                        {"loss", e.loss},
                        {"grad_norm", e.grad_norm},
                        {"lr", e.lr},
                        {"seconds", e.seconds},
-                       {"tokens_per_second", e.tokens_per_second},
+                       {rate, e.units_per_second},
                        {"data_seconds", e.data_seconds},
                        {"finite", e.finite}});
   if (!e.targets) return;
   files_->events.scalars(e.step, {{"train/loss", e.loss},
                                   {"train/grad_norm", e.grad_norm},
                                   {"train/lr", e.lr},
-                                  {"train/tokens_per_second", e.tokens_per_second}});
+                                  {"train/" + rate, e.units_per_second}});
 }
 
-void RunLog::evaluation(int64_t step, double loss, int64_t tokens, double seconds) {
-  files_->jsonl.write({{"kind", "eval"},
-                       {"step", step},
-                       {"loss", loss},
-                       {"perplexity", std::exp(loss)},
-                       {"tokens", tokens},
-                       {"seconds", seconds}});
-  if (tokens > 0) files_->events.scalars(step, {{"eval/loss", loss}, {"eval/perplexity", std::exp(loss)}});
+void RunLog::evaluation(int64_t step, std::span<const double> metrics, int64_t units, double seconds) {
+  LogFields fields = {{"kind", "eval"}, {"step", step}};
+  std::vector<std::pair<std::string, double>> scalars;
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    fields.emplace_back(files_->metrics[i].name, metrics[i]);
+    scalars.emplace_back("eval/" + files_->metrics[i].name, metrics[i]);
+  }
+  fields.insert(fields.end(), {{files_->unit, units}, {"seconds", seconds}});
+  files_->jsonl.write(fields);
+  if (units > 0) files_->events.scalars(step, scalars);
 }
 
 namespace {

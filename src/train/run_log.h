@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "train/stepper.h"
@@ -9,9 +10,9 @@
 namespace octet {
 
 struct StepLog {
-  int64_t step = 0, tokens = 0;
-  double loss = 0, grad_norm = 0, lr = 0, seconds = 0, tokens_per_second = 0;
-  double data_seconds = 0;  // waiting for its tokens: of `seconds`, or of those before on a device that was ahead
+  int64_t step = 0, units = 0;
+  double loss = 0, grad_norm = 0, lr = 0, seconds = 0, units_per_second = 0;
+  double data_seconds = 0;  // waiting for its batches: of `seconds`, or of those before on a device that was ahead
   bool finite = true;
   bool targets = true;  // false: a step without any, hence without a loss
 };
@@ -20,10 +21,10 @@ class RunLog {
  public:
   // Appends to existing files. Readers are told that entries from `first_step` on are of this run: a run that goes on
   // from a checkpoint makes the steps behind it anew.
-  RunLog(const std::string& out, int64_t first_step);
+  RunLog(const std::string& out, int64_t first_step, const TrainingWorkload& workload);
   ~RunLog();
   void step(const StepLog& entry);
-  void evaluation(int64_t step, double loss, int64_t tokens, double seconds);
+  void evaluation(int64_t step, std::span<const double> metrics, int64_t units, double seconds);
   // Recipe auto: a line for every tensor; a line for every switch, then the levels of all GEMMs; shares of the levels.
   void statistics(int64_t step, const StatsTable& stats);
   void switches(const std::vector<Switch>& made);

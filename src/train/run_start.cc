@@ -8,7 +8,6 @@
 #include "base/threads.h"
 #include "dist/control.h"
 #include "exec/logical_states.h"
-#include "io/corpus.h"
 #include "io/manifest.h"
 #include "ir/text.h"
 #include "train/diagnose.h"
@@ -53,56 +52,23 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
     : config_(config), hooks_(hooks), links_(links), own_folder_(config.out) {
   const LoggedTime time("start of the run");
   validate(config_);
-  check(!config_.train_data.empty(), ErrorCode::kInvalidArgument,
-        "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
   set_thread_count(static_cast<int>(config_.threads));
   if (!is_first()) own_folder_ += fmt::format("/ranks/rank_{}", links_.ranks->rank());
-  open_data();
+  open_workload();
   if (is_first() && !config_.profile_timeline.empty()) timeline_.emplace(config_);
   do_together(links_.ranks, [&] { return check_writable(config_.out), ""; });
   find_checkpoint();
-  check_model_folder();
+  if (!config_.model_from.empty() && !resume_from_) workload_->check_start(config_.model_from);
   build();
   resume_or_start();
 }
 
-void Run::open_data() {
+void Run::open_workload() {
   const LoggedTime time("data");
-  int64_t vocab = 0;
-  const std::optional<DatasetInfo> info = find_dataset_info(config_.train_data);
-  if (info) {
-    vocab = info->vocab_size;
-    special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
-    if (info->eos_id >= 0) special_.eos = {info->eos_id};
-    if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
-  }
-  if (!config_.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
-    const SpecialTokens own = read_special_tokens(config_.model_from);
-    if (own.bos >= 0 || !own.eos.empty()) special_ = own;
-    if (tokenizer_folder_.empty()) tokenizer_folder_ = config_.model_from;
-  }
-  if (const auto other = config_.validation_data.empty() ? std::nullopt : find_dataset_info(config_.validation_data);
-      info && other)
-    check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
-          "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
-          config_.validation_data, other->tokenizer_fingerprint, config_.train_data, info->tokenizer_fingerprint);
-  model_ = resolve_model(config_, vocab);
-  train_data_ = open_prepared_set(config_.train_data, model_.vocab_size);
-  if (!config_.validation_data.empty())
-    validation_data_ = open_prepared_set(config_.validation_data, model_.vocab_size);
-  SampleOptions sampling{.length = config_.sequence_length,
-                         .order = config_.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled,
-                         .seed = static_cast<uint64_t>(config_.seed)};
-  objective_ = std::make_unique<NextToken>(train_data_, sampling, config_.micro_batch, config_.separate_documents);
-  data_ = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train_data_->tokens(),
-                      train_data_->documents(), config_.sequence_length, config_.sampling, config_.seed,
-                      config_.accumulation() * config_.micro_batch);
-  data_checksum_ = fmt::format("{:08x}", train_data_->checksum());
-  if (validation_data_)
-    validation_ = fmt::format("{} tokens {} documents checksum {:08x} length {} separate {} of them {}",
-                              validation_data_->tokens(), validation_data_->documents(), validation_data_->checksum(),
-                              config_.sequence_length, config_.separate_documents, config_.eval_tokens);
-  if (links_.control != nullptr) links_.control->compare("data", data_ + "\nchecksum " + data_checksum_);
+  workload_ = hooks_.workload->open(config_);
+  result_.unit = workload_->unit(), result_.metric = workload_->metrics()[0];
+  data_ = workload_->data();
+  if (links_.control != nullptr) links_.control->compare("data", data_.data + "\nchecksum " + data_.checksum);
 }
 
 // The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.
@@ -131,27 +97,10 @@ void Run::find_checkpoint() {
   }
   check_resumable(*resume_from_);
   kept_ = read_run_state(*resume_from_);
-  check_same_sizes(model_, *resume_from_);
-  check_same_data(kept_, *resume_from_, data_, data_checksum_);
+  workload_->check_same_model(*resume_from_);
+  check_same_data(kept_, *resume_from_, data_);
   check_same_optimizer(kept_, *resume_from_, config_);
   changed_settings_ = changed_settings(kept_, *resume_from_, config_);
-}
-
-// Only a run that begins reads model.from's weights.
-void Run::check_model_folder() const {
-  if (config_.model_from.empty() || resume_from_) return;
-  for (const std::string& prefix : {config_.train_data, config_.validation_data}) {
-    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : find_dataset_info(prefix);
-    if (!info) continue;
-    check_vocabulary(config_.model_from, prefix, *info);
-    break;  // both were made with one tokenizer
-  }
-  check_whole(config_.model_from);
-  if (const int64_t known = read_model_config(config_.model_from).max_positions; known < model_.max_positions)
-    log_warning(
-        "model.from {} was made for sequences of at most {} tokens: this run trains on {} and writes {} into the "
-        "config.json of its checkpoints",
-        config_.model_from, known, config_.sequence_length, model_.max_positions);
 }
 
 void Run::build() {
@@ -166,11 +115,11 @@ void Run::build() {
   if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, has_bf16_tiles());
       !note.empty())
     log_info("{}", note);
-  if (config_.dropout_masks == "library" && model_.dropout > 0)
+  if (config_.dropout_masks == "library" && config_.dropout > 0)
     if (const std::string none = why_portable_masks(config_, options_); !none.empty())
       log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);
   if (options_.compile.recipe.statistics) {
-    auto_ = std::make_unique<AutoPrecision>(model_, options_, config_.policy, config_.auto_interval);
+    auto_ = std::make_unique<AutoPrecision>(*workload_, options_, config_.policy, config_.auto_interval);
     first_switches_ = auto_->policy().switches();
     if (!kept_.precision.empty())
       first_switches_ = auto_->policy().restore(kept_.precision, *resume_from_ + "/run.json", kept_.step);
@@ -178,7 +127,7 @@ void Run::build() {
   try {
     Plan plan = [&] {
       const LoggedTime time("plan");
-      return auto_ ? auto_->plan() : compile_training(model_, options_);
+      return auto_ ? auto_->plan() : compile_training(*workload_, options_);
     }();
     compare_plans(plan.program);
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
@@ -187,7 +136,8 @@ void Run::build() {
     stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
-    const std::string fitting = settings_that_fit(model_, config_, target, free_memory(target.device, options_.cuda));
+    const std::string fitting =
+        settings_that_fit(*workload_, config_, target, free_memory(target.device, options_.cuda));
     const Parallel& parallel = options_.compile.parallel;
     const std::string stage = parallel.mesh[Axis::kPipeline] > 1
                                   ? fmt::format("stage {} of {}: ", links_.ranks->coordinate()[Axis::kPipeline],
@@ -220,7 +170,7 @@ void Run::resume_or_start() {
   if (links_.ranks != nullptr) check_shared(*links_.ranks, config_.out);
   make_folders(own_folder_);
   lock_ = std::make_unique<FolderLock>(own_folder_);
-  log_ = std::make_unique<RunLog>(own_folder_, resume_from_ ? kept_.step + 1 : 0);
+  log_ = std::make_unique<RunLog>(own_folder_, resume_from_ ? kept_.step + 1 : 0, *workload_);
   if (!resume_from_) log_->event(0, "start", config_.model_from);
   if (is_first())
     for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
@@ -232,7 +182,7 @@ void Run::resume_or_start() {
   if (resume_from_) {
     LoadBar bar(program, is_saved);
     try {
-      read_checkpoint(*resume_from_, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+      read_checkpoint(*resume_from_, stepper_->executor(), *workload_, [&](int64_t bytes) { bar.add(bytes); });
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument || changed_settings_.empty()) throw;
       fail(error.code(), "{} (settings changed since: {})", error.message(), changed_settings_);
@@ -249,16 +199,18 @@ void Run::resume_or_start() {
       log_warning("{}", changed);
       log_->event(result_.run.step, "settings", changed);
     }
-    if (kept_.best_step > 0 && !kept_.validation.empty() && !validation_.empty() && kept_.validation != validation_) {
+    if (kept_.best_step > 0 && !kept_.validation.empty() && !data_.validation.empty() &&
+        kept_.validation != data_.validation) {
       log_warning(
-          "the best validation loss so far, {:.4f} at step {}, was of \"{}\", this run has \"{}\": the best is looked "
+          "the best validation {} so far, {:.{}f} at step {}, was of \"{}\", this run has \"{}\": the best is looked "
           "for anew, and that checkpoint is kept no longer than others",
-          kept_.best_loss, kept_.best_step, kept_.validation, validation_);
-      result_.run.best_loss = 0, result_.run.best_step = 0;
+          result_.metric.name, kept_.best_metric, result_.metric.digits, kept_.best_step, kept_.validation,
+          data_.validation);
+      result_.run.best_metric = 0, result_.run.best_step = 0;
     }
   } else if (!config_.model_from.empty()) {
     LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster; });
-    load_weights(*open_weights(config_.model_from), stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+    workload_->load(config_.model_from, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }
@@ -268,9 +220,9 @@ void Run::resume_or_start() {
   if (!aside.empty()) log_info("later checkpoints of {} were moved to {}", config_.out, aside);
   RunConfig copy = config_;
   result_.run.settings = settings_of(copy).to_yaml();
-  result_.run.data = data_;
-  result_.run.data_checksum = data_checksum_;
-  if (!validation_.empty()) result_.run.validation = validation_;
+  result_.run.data = data_.data;
+  result_.run.data_checksum = data_.checksum;
+  if (!data_.validation.empty()) result_.run.validation = data_.validation;
   write_file(own_folder_ + "/config.yaml", result_.run.settings);
   const Mesh& mesh = program.mesh();
   if (mesh.ranks() > 1)
@@ -287,7 +239,7 @@ void Run::resume_or_start() {
 void Run::warn_of_gemms_in_high_precision() {
   if (options_.compile.recipe.scaling == Scaling::kNone) return;
   std::map<std::string, std::vector<std::string>> by_reason;
-  for (const PolicyGemm& gemm : policy_gemms(model_, options_))
+  for (const PolicyGemm& gemm : policy_gemms(*workload_, options_))
     if (!gemm.unsupported_reason.empty()) by_reason[gemm.unsupported_reason].push_back(gemm.key());
   for (const auto& [reason, gemms] : by_reason) {
     const std::string text = fmt::format("{} of the products stay in {}: {}{}: {}", gemms.size(),

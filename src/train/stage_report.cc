@@ -45,10 +45,13 @@ struct CompiledStage {
 
 class StagePlanner {
  public:
-  StagePlanner(const ModelConfig& model, const RunConfig& config, const Target& target, bool verify)
-      : options_(stepper_options(config, target)), parallel_(options_.compile.parallel), target_(target) {
+  StagePlanner(const TrainingWorkload& workload, const RunConfig& config, const Target& target, bool verify)
+      : workload_(workload),
+        options_(stepper_options(config, target)),
+        parallel_(options_.compile.parallel),
+        target_(target) {
     options_.compile.verify = verify;
-    whole_ = compile_whole(training_program(model, options_), options_.compile, &passes_);
+    whole_ = compile_whole(training_program(workload_, options_), options_.compile, &passes_);
     pad_for_stages(whole_, options_.compile);
     cut_ = cut_layers(*whole_.find_graph(GraphRole::kTrain), parallel_, target);
   }
@@ -56,7 +59,7 @@ class StagePlanner {
   PipelineReport run() {
     const auto count = static_cast<size_t>(parallel_.mesh[Axis::kPipeline]);
     PipelineReport report{.chunks = parallel_.chunks, .micro_batches = parallel_.micro_batches};
-    report_model(whole_, report.model);
+    report_model(workload_, whole_, report.model);
     report.model.mesh = parallel_.mesh;
     report.has_rates = target_.bf16_flops > 0 && target_.bytes_per_second > 0;
     report.flops_rate = target_.bf16_flops;
@@ -179,6 +182,7 @@ class StagePlanner {
     report.bubble_formula = pipeline_bubble(parallel_.mesh[Axis::kPipeline], parallel_.chunks, parallel_.micro_batches);
   }
 
+  const TrainingWorkload& workload_;
   StepperOptions options_;
   const Parallel& parallel_;
   const Target& target_;
@@ -193,17 +197,18 @@ const StageReport& PipelineReport::largest() const {
   return *std::ranges::max_element(stages, {}, [](const StageReport& stage) { return stage.rank.total_bytes; });
 }
 
-double PipelineReport::tokens() const {
-  return static_cast<double>(model.tokens) * micro_batches * model.mesh[Axis::kData];
+double PipelineReport::units() const {
+  return static_cast<double>(model.units) * micro_batches * model.mesh[Axis::kData];
 }
 
 double PipelineReport::rank_flops() const {
-  return (model.forward_flops + model.backward_flops) * tokens_per_second() / model.mesh.ranks();
+  return (model.forward_flops + model.backward_flops) * units_per_second() / model.mesh.ranks();
 }
 
-PipelineReport plan_stages(const ModelConfig& model, const RunConfig& config, const Target& target, bool verify) {
+PipelineReport plan_stages(const TrainingWorkload& workload, const RunConfig& config, const Target& target,
+                           bool verify) {
   const auto started = std::chrono::steady_clock::now();
-  PipelineReport report = StagePlanner(model, config, target, verify).run();
+  PipelineReport report = StagePlanner(workload, config, target, verify).run();
   report.model.compile_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;
 }

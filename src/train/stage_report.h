@@ -20,7 +20,7 @@ struct StageReport {
 };
 
 struct PipelineReport {
-  PlanReport model;  // parameters, tokens of a micro-batch and FLOPs a token of the whole model; what compiling took
+  PlanReport model;  // parameters, units of a micro-batch and FLOPs a unit of the whole model; what compiling took
   int32_t chunks = 1, micro_batches = 1;  // of a data rank
   std::vector<StageReport> stages;
   int32_t compiled = 0;    // stages that were: others are like one of them
@@ -33,16 +33,17 @@ struct PipelineReport {
   double flops_rate = 0;  // of the Target's products in bf16; 0: not known
 
   const StageReport& largest() const;  // by its bytes
-  double tokens() const;               // of a step
-  double tokens_per_second() const { return tokens() / step_seconds; }
+  double units() const;                // of a step
+  double units_per_second() const { return units() / step_seconds; }
   double rank_flops() const;  // FLOP/s of one rank by the model's FLOPs: forward and backward, none of recomputation
   double mfu() const { return flops_rate > 0 ? rank_flops() / flops_rate : 0; }
 };
 
 // Throws kInvalidArgument where settings and model have no such stages.
-PipelineReport plan_stages(const ModelConfig& model, const RunConfig& config, const Target& target, bool verify = true);
+PipelineReport plan_stages(const TrainingWorkload& workload, const RunConfig& config, const Target& target,
+                           bool verify = true);
 
-std::string to_text(const PipelineReport& report, const ModelConfig& model, const Target& target);
+std::string to_text(const PipelineReport& report, const Target& target);
 std::string to_json(const PipelineReport& report);
 
 }  // namespace octet

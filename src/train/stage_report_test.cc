@@ -6,6 +6,7 @@
 #include "base/testing/test_error.h"
 #include "passes/stage_graphs.h"
 #include "train/diagnose.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -34,7 +35,7 @@ TEST(StageReport, StagesHaveTheBytesOfTheirPlans) {
     config.sequence_length = 1024;
     ModelConfig model = named_model("gpt2-124m");
     model.layers = way.layers;
-    const PipelineReport report = plan_stages(model, config, h200_target());
+    const PipelineReport report = plan_stages(LanguageModel(model, config), config, h200_target());
     ASSERT_EQ(std::ssize(report.stages), way.pipeline);
     EXPECT_LT(report.compiled, way.pipeline) << "none was alike";
     size_t layers = 0;
@@ -43,7 +44,7 @@ TEST(StageReport, StagesHaveTheBytesOfTheirPlans) {
       const StageReport& stage = report.stages[static_cast<size_t>(s)];
       StepperOptions options = stepper_options(config, h200_target());
       options.compile.parallel.stage = s;
-      const Plan plan = compile_training(model, options);
+      const Plan plan = compile_training(LanguageModel(model, config), options);
       EXPECT_EQ(stage.rank.total_bytes, plan.total_bytes());
       EXPECT_EQ(stage.rank.weight_bytes, plan.program.state_bytes({StateRole::kMaster}));
       EXPECT_EQ(stage.rank.activation_bytes, plan.program.state_bytes({StateRole::kSaved}));
@@ -61,7 +62,7 @@ TEST(StageReport, StagesHaveTheBytesOfTheirPlans) {
 // Of 1F1B with m >= p a stage keeps p - s micro-batches; seconds are those of the slowest stage and what it waits.
 TEST(StageReport, TheStepIsTheSimulatedScheduleAndTheUpdate) {
   const RunConfig config = config_of("bf16", 4, 1, 16);
-  const PipelineReport report = plan_stages(named_model("gpt2-124m"), config, h200_target());
+  const PipelineReport report = plan_stages(LanguageModel(named_model("gpt2-124m"), config), config, h200_target());
   double slowest = 0, update = 0;
   for (size_t s = 0; s < 4; ++s) {
     const StageReport& stage = report.stages[s];
@@ -83,15 +84,15 @@ TEST(StageReport, TheStepIsTheSimulatedScheduleAndTheUpdate) {
   EXPECT_EQ(report.bubble, report.beside_bubble);
   Target cpu = h200_target();
   cpu.device = Device::kCpu, cpu.traits = {};
-  const PipelineReport in_turn = plan_stages(named_model("gpt2-124m"), config, cpu);
+  const PipelineReport in_turn = plan_stages(LanguageModel(named_model("gpt2-124m"), config), config, cpu);
   EXPECT_FALSE(in_turn.beside);
   EXPECT_GT(in_turn.step_seconds, in_turn.beside_seconds);
   EXPECT_GT(in_turn.bubble, in_turn.beside_bubble);
   EXPECT_DOUBLE_EQ(report.bubble_formula, 3.0 / 16);
-  EXPECT_DOUBLE_EQ(report.tokens(), 16.0 * 128);
+  EXPECT_DOUBLE_EQ(report.units(), 16.0 * 128);
   EXPECT_NEAR(
       report.mfu(),
-      report.tokens() / report.step_seconds * (report.model.forward_flops + report.model.backward_flops) / 4 / 700e12,
+      report.units() / report.step_seconds * (report.model.forward_flops + report.model.backward_flops) / 4 / 700e12,
       1e-12);
 }
 
@@ -99,8 +100,8 @@ TEST(StageReport, TextAndJsonNameEveryStage) {
   const ModelConfig model = named_model("gpt2-124m");
   RunConfig config = config_of("bf16", 2, 3, 4);
   config.tensor = 2;
-  const PipelineReport report = plan_stages(model, config, h200_target());
-  const std::string text = to_text(report, model, h200_target());
+  const PipelineReport report = plan_stages(LanguageModel(model, config), config, h200_target());
+  const std::string text = to_text(report, h200_target());
   for (const char* part :
        {"ranks     4 (pp=2 tp=2)", "2 stages of 3 chunks", "with transfers beside computing, as runs do",
         "(p - 1) / (v m) = 0.0833", "tokens/s", "fits "})
@@ -112,16 +113,16 @@ TEST(StageReport, TextAndJsonNameEveryStage) {
   EXPECT_EQ(json.at("stages")[0].at("collectives")[0].at("over"), "tp");
   EXPECT_GT(json.at("step_seconds"), 0);
   // A target without rates has bytes, and no seconds.
-  const PipelineReport bare = plan_stages(model, config, Target{});
-  EXPECT_NE(to_text(bare, model, Target{}).find("says no rates"), std::string::npos);
-  EXPECT_NE(to_text(bare, model, Target{}).find("in turn with computing, as runs do"), std::string::npos);
+  const PipelineReport bare = plan_stages(LanguageModel(model, config), config, Target{});
+  EXPECT_NE(to_text(bare, Target{}).find("says no rates"), std::string::npos);
+  EXPECT_NE(to_text(bare, Target{}).find("in turn with computing, as runs do"), std::string::npos);
   EXPECT_FALSE(parse_json(to_json(bare), "plan").contains("step_seconds"));
 }
 
 TEST(StageReport, RefusesWhatHasNoStages) {
   const ModelConfig model = named_model("gpt2-124m");
   const auto refusal = [&](const RunConfig& config) {
-    return error_of([&] { plan_stages(model, config, h200_target()); });
+    return error_of([&] { plan_stages(LanguageModel(model, config), config, h200_target()); });
   };
   EXPECT_NE(refusal(config_of("bf16", 13, 1, 13)).find("the model has 12 layers: want at most 12 stages"),
             std::string::npos);
@@ -136,24 +137,25 @@ TEST(StageReport, AStageThatDoesNotFitIsNamedWithWhatWould) {
   RunConfig config = config_of("bf16", 2, 1, 8);
   config.micro_batch = 4, config.sequence_length = 1024, config.global_batch = 32;
   Target target = h200_target();
-  const PipelineReport report = plan_stages(model, config, target);
+  const PipelineReport report = plan_stages(LanguageModel(model, config), config, target);
   const int64_t most = report.largest().rank.total_bytes;
   target.memory_bytes = most - 1;
   EXPECT_NE(
-      to_text(report, model, target)
+      to_text(report, target)
           .find(fmt::format("stage 0 does NOT fit h200: it needs {} bytes of {}, 1 (1 B) are missing", most, most - 1)),
       std::string::npos)
-      << to_text(report, model, target);
-  const std::string fitting = settings_that_fit(model, config, target, target.memory_bytes);
+      << to_text(report, target);
+  const std::string fitting = settings_that_fit(LanguageModel(model, config), config, target, target.memory_bytes);
   for (const char* setting : {"recompute=selective needs ", "train.micro_batch=2 with train.global_batch=32 needs ",
                               "parallel.pipeline=4 needs ", "parallel.tensor=2 needs "})
     EXPECT_NE(fitting.find(setting), std::string::npos) << fitting;
   config.pipeline = 4;
-  EXPECT_NE(fitting.find(fmt::format("parallel.pipeline=4 needs {} bytes",
-                                     plan_stages(model, config, target).largest().rank.total_bytes)),
-            std::string::npos);
+  EXPECT_NE(
+      fitting.find(fmt::format("parallel.pipeline=4 needs {} bytes",
+                               plan_stages(LanguageModel(model, config), config, target).largest().rank.total_bytes)),
+      std::string::npos);
   config.pipeline = 2;
-  EXPECT_EQ(settings_that_fit(model, config, target, 1000), "");
+  EXPECT_EQ(settings_that_fit(LanguageModel(model, config), config, target, 1000), "");
   EXPECT_NE(none_fits(config).find("more stages"), std::string::npos);
 }
 

@@ -87,16 +87,16 @@ std::string bytes_of_target(const PipelineReport& r, const Target& target) {
 
 }  // namespace
 
-std::string to_text(const PipelineReport& r, const ModelConfig& m, const Target& target) {
+std::string to_text(const PipelineReport& r, const Target& target) {
   const int32_t stages = r.model.mesh[Axis::kPipeline];
-  std::string out = model_line(r.model, m);
+  std::string out = model_line(r.model);
   out += fmt::format("ranks     {} ({}); those of a stage are alike\n", r.model.mesh.ranks(), axes_text(r.model.mesh));
   out += fmt::format(
-      "target    {}; {} micro-batches of {} tokens a data rank; {} stages of {} chunk{}, {} of them compiled to {} "
+      "target    {}; {} micro-batches of {} {} a data rank; {} stages of {} chunk{}, {} of them compiled to {} "
       "nodes "
       "in {:.3f} s\n",
-      target.name, r.micro_batches, r.model.tokens, stages, r.chunks, r.chunks > 1 ? "s" : "", r.compiled,
-      r.model.nodes, r.model.compile_seconds);
+      target.name, r.micro_batches, r.model.units, r.model.unit.many(), stages, r.chunks, r.chunks > 1 ? "s" : "",
+      r.compiled, r.model.nodes, r.model.compile_seconds);
   out += flops_line(r.model);
   out += bytes_table(r);
   if (r.has_rates) out += seconds_table(r);
@@ -107,10 +107,10 @@ std::string to_text(const PipelineReport& r, const ModelConfig& m, const Target&
       r.beside ? "" : fmt::format("; {:.4f} beside it", r.beside_bubble), r.bubble_formula);
   if (r.has_rates)
     out += fmt::format(
-        "step      {:.4f} s{}, {:.0f} tokens/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of the {:.0f} "
+        "step      {:.4f} s{}, {:.0f} {}/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of the {:.0f} "
         "that products in bf16 reach\n",
-        r.step_seconds, r.beside ? "" : fmt::format(" ({:.4f} beside)", r.beside_seconds), r.tokens_per_second(),
-        1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate);
+        r.step_seconds, r.beside ? "" : fmt::format(" ({:.4f} beside)", r.beside_seconds), r.units_per_second(),
+        r.model.unit.many(), 1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate);
   else
     out += fmt::format("step      no seconds: target {} says no rates\n", target.name);
   return out + bytes_of_target(r, target);
@@ -137,18 +137,18 @@ std::string to_json(const PipelineReport& r) {
   std::string step;
   if (r.has_rates)
     step = fmt::format(
-        "\"step_seconds\": {:.6f}, \"beside_seconds\": {:.6f}, \"tokens_per_second\": {:.1f}, \"rank_flops\": {:.6g}, "
+        "\"step_seconds\": {:.6f}, \"beside_seconds\": {:.6f}, \"{}_per_second\": {:.1f}, \"rank_flops\": {:.6g}, "
         "\"mfu\": {:.6f}, ",
-        r.step_seconds, r.beside_seconds, r.tokens_per_second(), r.rank_flops(), r.mfu());
+        r.step_seconds, r.beside_seconds, model.unit.many(), r.units_per_second(), r.rank_flops(), r.mfu());
   return fmt::format(
-      "{{\"parameters\": {}, \"active_parameters\": {}, \"tokens\": {}, \"micro_batches\": {}, \"chunks\": {}, "
+      "{{\"parameters\": {}, \"active_parameters\": {}, \"{}\": {}, \"micro_batches\": {}, \"chunks\": {}, "
       "\"ranks\": {}, \"forward_flops\": {}, \"backward_flops\": {}, \"recompute_flops\": {}, \"bubble\": {:.6f}, "
       "\"beside_bubble\": {:.6f}, "
       "\"bubble_formula\": {:.6f}, {}\"stages\": [{}], \"nodes\": {}, \"compiled_stages\": {}, "
       "\"compile_seconds\": {:.4f}}}\n",
-      model.parameters, model.active_parameters, model.tokens, r.micro_batches, r.chunks, model.mesh.ranks(),
-      model.forward_flops, model.backward_flops, model.recompute_flops, r.bubble, r.beside_bubble, r.bubble_formula,
-      step, stages, model.nodes, r.compiled, model.compile_seconds);
+      model.parameters, model.active_parameters, model.unit.many(), model.units, r.micro_batches, r.chunks,
+      model.mesh.ranks(), model.forward_flops, model.backward_flops, model.recompute_flops, r.bubble, r.beside_bubble,
+      r.bubble_formula, step, stages, model.nodes, r.compiled, model.compile_seconds);
 }
 
 }  // namespace octet

@@ -128,23 +128,22 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out) {
   }
 }
 
-void check_same_data(const RunState& kept, const std::string& folder, const std::string& data,
-                     const std::string& data_checksum) {
+void check_same_data(const RunState& kept, const std::string& folder, const DataRecord& data) {
   const std::string ways = fmt::format(
       "set data.* and train.global_batch as in {}/config.yaml, start a new run from its weights with model.from={} "
       "and another out=, or set resume=never (or another out=) to start afresh",
       parent_folder(parent_folder(folder)), folder);
-  check(kept.data == data, ErrorCode::kInvalidArgument, "{} was trained on \"{}\", this run has \"{}\": {}", folder,
-        kept.data, data, ways);
+  check(kept.data == data.data, ErrorCode::kInvalidArgument, "{} was trained on \"{}\", this run has \"{}\": {}",
+        folder, kept.data, data.data, ways);
   if (kept.data_checksum.empty()) {
     log_warning(
         "{} has no checksum of the data it was trained on: it is compared by its numbers of tokens and documents alone",
         folder);
     return;
   }
-  check(kept.data_checksum == data_checksum, ErrorCode::kInvalidArgument,
+  check(kept.data_checksum == data.checksum, ErrorCode::kInvalidArgument,
         "{} was trained on other tokens, though as many: their checksum was {}, that of data.train is {}: {}", folder,
-        kept.data_checksum, data_checksum, ways);
+        kept.data_checksum, data.checksum, ways);
 }
 
 void check_same_sizes(const ModelConfig& model, const std::string& folder) {

@@ -13,16 +13,16 @@
 #include "precision/recipe.h"
 #include "train/checkpoint.h"
 #include "train/run_config.h"
+#include "train/workload.h"
 
 namespace octet {
 
 // newest_sound_checkpoint(out); where none is sound, its error lists the alternatives.
 std::optional<std::string> checkpoint_to_resume(const std::string& out);
 
-// Throws kInvalidArgument, with the ways on, when `folder` was trained on other data than `data` and `data_checksum`;
-// a warning where its record has no checksum.
-void check_same_data(const RunState& kept, const std::string& folder, const std::string& data,
-                     const std::string& data_checksum);
+// Throws kInvalidArgument, with the ways on, when `folder` was trained on other data; a warning where its record has no
+// checksum.
+void check_same_data(const RunState& kept, const std::string& folder, const DataRecord& data);
 
 // Throws kInvalidArgument naming each setting in which the sizes of the folder's model are not those of `model`.
 void check_same_sizes(const ModelConfig& model, const std::string& folder);

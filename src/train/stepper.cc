@@ -36,22 +36,35 @@ StepperOptions of_rank(StepperOptions options) {
 }  // namespace
 
 StepperOptions stepper_options(const RunConfig& c, const Target& target) {
-  return {.train = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, true),
-          .eval = batch_shape(c.micro_batch, c.sequence_length, c.separate_documents, false),
-          .optimizer = c.optimizer,
+  return {.optimizer = c.optimizer,
           .compile = compile_options(c, target),
           .library_masks = c.dropout_masks == "library" && !c.deterministic,
           .cuda = {.eager = c.eager, .check_every_node = c.check_nodes, .deterministic = c.deterministic}};
 }
 
-Program training_program(const ModelSpec& model, const StepperOptions& options) {
-  Program program = training_program(model, options.train, options.eval, options.optimizer);
+std::string graph_name(GraphRole role, int64_t shape) {
+  return shape == 0 ? graph_role_name(role) : fmt::format("{}.{}", graph_role_name(role), shape);
+}
+
+Program training_program(const TrainingWorkload& workload, const StepperOptions& options) {
+  const int64_t train = workload.shapes(GraphRole::kTrain), eval = workload.shapes(GraphRole::kEval);
+  check(train == 1 && (eval == 1 || options.compile.parallel.mesh[Axis::kPipeline] == 1), ErrorCode::kUnsupported,
+        "batches have {} shapes in training and {} in evaluation: one is supported in training, and in evaluation too "
+        "where there are stages; pad the batches to one shape{}",
+        train, eval, train == 1 ? ", or set parallel.pipeline=1" : "");
+  Program program =
+      training_program(workload.loss(GraphRole::kTrain, 0), workload.loss(GraphRole::kEval, 0), options.optimizer);
+  for (int64_t shape = 1; shape < eval; ++shape) {
+    Graph graph = workload.loss(GraphRole::kEval, shape);
+    graph.set_role(GraphRole::kEval, graph_name(GraphRole::kEval, shape));
+    program.add_graph(std::move(graph));
+  }
   if (options.library_masks) allow_library_masks(program);
   return program;
 }
 
-Plan compile_training(const ModelSpec& model, const StepperOptions& options) {
-  return compile(training_program(model, options), of_rank(options).compile);
+Plan compile_training(const TrainingWorkload& workload, const StepperOptions& options) {
+  return compile(training_program(workload, options), of_rank(options).compile);
 }
 
 TrainingState take_state(Executor& executor) {
@@ -71,8 +84,8 @@ void put_state(Executor& executor, const TrainingState& state) {
   executor.prepare();
 }
 
-Stepper::Stepper(const ModelSpec& model, const StepperOptions& options)
-    : Stepper(compile_training(model, options), options) {}
+Stepper::Stepper(const TrainingWorkload& workload, const StepperOptions& options)
+    : Stepper(compile_training(workload, options), options) {}
 
 Stepper::Stepper(Plan plan, const StepperOptions& options)
     : options_(of_rank(options)),
@@ -82,10 +95,10 @@ Stepper::Stepper(Plan plan, const StepperOptions& options)
   if (plan_.program.mesh()[Axis::kPipeline] > 1) stage_.emplace(*executor_, options_.compile.parallel);
 }
 
-int64_t StepWork::tokens() const {
-  int64_t tokens = 0;
-  for (const Batch& batch : micro_batches) tokens += batch.target_count;
-  return tokens;
+int64_t StepWork::targets() const {
+  int64_t targets = 0;
+  for (const Batch& batch : micro_batches) targets += batch.target_count;
+  return targets;
 }
 
 StepResult Stepper::step(const StepWork& work) {
@@ -96,7 +109,7 @@ StepResult Stepper::step(const StepWork& work) {
 }
 
 StatsTable Stepper::read_statistics() const {
-  const std::string graph = "train_stats", prefix = "stats.";
+  const std::string graph = graph_name(GraphRole::kTrainStats), prefix = "stats.";
   StatsTable table;
   for (const NamedValue& output : plan_.program.graph(graph).outputs()) {
     if (!output.name.starts_with(prefix)) continue;
@@ -109,16 +122,15 @@ StatsTable Stepper::read_statistics() const {
 }
 
 void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
-  const std::string graph = static_cast<int64_t>(micro_batch) >= data_ranks() ? "accumulate"
-                            : work.statistics                                 ? "train_stats"
-                                                                              : "train";
-  run_graph(work, micro_batch, graph);
+  const GraphRole role = static_cast<int64_t>(micro_batch) >= data_ranks() ? GraphRole::kAccumulate
+                         : work.statistics                                 ? GraphRole::kTrainStats
+                                                                           : GraphRole::kTrain;
+  run_graph(work, micro_batch, graph_name(role, work.micro_batches[micro_batch].shape));
 }
 
 void Stepper::run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot) {
-  const int64_t tokens = work.tokens();
   Batch step;
-  step.add("loss_scale", kScalar).values<float>()[0] = 1.0f / static_cast<float>(tokens);
+  step.add("loss_scale", kScalar).values<float>()[0] = 1.0f / static_cast<float>(work.targets());
   const auto rng = step.add("rng", {DType::kI64, {3}}, /*optional=*/true).values<int64_t>();
   rng[0] = static_cast<int64_t>(work.seed);
   rng[1] = work.step;
@@ -137,14 +149,14 @@ void Stepper::write_batch(const std::string& graph, const Batch& batch, const Ba
 }
 
 void Stepper::begin(const StepWork& work) {
-  if (work.tokens() == 0) return;
+  if (work.targets() == 0) return;
   if (stage_) return;  // its first micro-batch waits for other stages, whose order is that of the whole step
   enqueue(work, static_cast<size_t>(data_rank()));
   if (work.statistics) statistics_ = read_statistics();  // outputs last until the next run
 }
 
 bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop) {
-  if (work.tokens() == 0) return true;
+  if (work.targets() == 0) return true;
   if (stage_) {
     if (stop && stop()) return false;
     stage_->step([&](const std::string& graph, int64_t micro_batch, int32_t slot) {
@@ -161,54 +173,61 @@ bool Stepper::run_remaining_micro_batches(const StepWork& work, const Stop& stop
 }
 
 void Stepper::apply(const StepWork& work) {
-  if (work.tokens() == 0) return;
+  if (work.targets() == 0) return;
   Batch inputs;
   inputs.add("lr", kScalar).values<float>()[0] = static_cast<float>(work.lr);
   inputs.add("step", kScalar).values<float>()[0] = static_cast<float>(work.step - work.skipped);
-  write_inputs(*executor_, "apply", inputs);
-  executor_->run("apply");
+  const std::string graph = graph_name(GraphRole::kApply);
+  write_inputs(*executor_, graph, inputs);
+  executor_->run(graph);
 }
 
 StepResult Stepper::wait(const StepWork& work) {
-  StepResult result{.tokens = work.tokens()};
-  if (result.tokens == 0) return {.loss = std::nan("")};
-  double loss = scalar_output(*executor_, "apply", "loss");  // the first wait for a device
+  StepResult result{.targets = work.targets()};
+  if (result.targets == 0) return {.loss = std::nan("")};
+  const std::string graph = graph_name(GraphRole::kApply);
+  double loss = scalar_output(*executor_, graph, "loss");  // the first wait for a device
   if (stage_) loss = stage_->from_last(loss);
-  result.loss = loss / static_cast<double>(result.tokens);
-  result.grad_norm = scalar_output(*executor_, "apply", "grad_norm");
-  result.finite = scalar_output(*executor_, "apply", "finite") != 0;
+  result.loss = loss / static_cast<double>(result.targets);
+  result.grad_norm = scalar_output(*executor_, graph, "grad_norm");
+  result.finite = scalar_output(*executor_, graph, "finite") != 0;
   if (work.statistics) result.statistics = std::exchange(statistics_, {});
   return result;
 }
 
-LossSum Stepper::evaluate(const Batch& batch) {
+std::vector<double> Stepper::evaluate(const Batch& batch, const std::vector<std::string>& outputs) {
+  std::string last = graph_name(GraphRole::kEval, batch.shape);
+  const auto run = [&](const std::string& graph) {
+    write_batch(graph, batch);
+    executor_->run(graph);
+  };
   if (stage_) {
-    stage_->evaluate([&](const std::string& graph) {
-      write_batch(graph, batch);
-      executor_->run(graph);
-    });
-    const std::string last = eval_graph(options_.compile.parallel.chunks - 1);
-    const double own = stage_->is_last() ? scalar_output(*executor_, last, "loss") : 0;
-    return {.sum = stage_->from_last(own), .tokens = batch.target_count};
+    last = eval_graph(options_.compile.parallel.chunks - 1);
+    stage_->evaluate(run);
+  } else {
+    run(last);
   }
-  write_inputs(*executor_, "eval", batch);
-  executor_->run("eval");
-  return {.sum = scalar_output(*executor_, "eval", "loss"), .tokens = batch.target_count};
+  std::vector<double> values;
+  for (const std::string& name : outputs) {
+    const double own = !stage_ || stage_->is_last() ? scalar_output(*executor_, last, name) : 0;
+    values.push_back(stage_ ? stage_->from_last(own) : own);
+  }
+  return values;
 }
 
-std::vector<double> Stepper::join_windows(const std::vector<double>& own, int64_t windows) const {
+std::vector<double> Stepper::join_parts(const std::vector<double>& own, int64_t batches) const {
   Communicator* ranks = executor_->ranks();
   if (ranks == nullptr) return own;
-  std::vector<double> sums(static_cast<size_t>(windows));
+  std::vector<double> parts(static_cast<size_t>(batches));
   const std::vector<std::vector<std::byte>> all = gather(*ranks, std::as_bytes(std::span(own)));
   for (int32_t rank = 0; rank < std::ssize(all); ++rank) {
     const std::vector<std::byte>& part = all[static_cast<size_t>(rank)];
     for (size_t i = 0; i < part.size() / sizeof(double); ++i) {
-      const auto window = static_cast<int64_t>(i) * data_ranks() + ranks->mesh().coordinate(rank)[Axis::kData];
-      std::memcpy(&sums[static_cast<size_t>(window)], part.data() + i * sizeof(double), sizeof(double));
+      const auto index = static_cast<int64_t>(i) * data_ranks() + ranks->mesh().coordinate(rank)[Axis::kData];
+      std::memcpy(&parts[static_cast<size_t>(index)], part.data() + i * sizeof(double), sizeof(double));
     }
   }
-  return sums;
+  return parts;
 }
 
 void allow_library_masks(Program& program) {
@@ -217,13 +236,6 @@ void allow_library_masks(Program& program) {
     Node& node = train.mutable_node(NodeId{i});
     if (node.op == Op::kAttention && node.attr<double>("dropout") > 0) node.attrs.set("library_mask", true);
   }
-}
-
-Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape) {
-  Graph graph(role);
-  Builder builder(graph);
-  build_loss(builder, model, shape);
-  return graph;
 }
 
 Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer) {
@@ -235,12 +247,6 @@ Program training_program(Graph train, Graph eval, const OptimizerConfig& optimiz
   program.add_graph(std::move(eval));
   program.add_graph(std::move(apply));
   return program;
-}
-
-Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
-                         const OptimizerConfig& optimizer) {
-  return training_program(loss_graph(GraphRole::kTrain, model, train), loss_graph(GraphRole::kEval, model, eval),
-                          optimizer);
 }
 
 }  // namespace octet

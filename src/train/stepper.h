@@ -11,17 +11,15 @@
 #include "exec/batch.h"
 #include "exec/executor.h"
 #include "ir/program.h"
-#include "model/model.h"
 #include "precision/policy.h"
-#include "train/batches.h"
 #include "train/optimizer.h"
 #include "train/run_config.h"
 #include "train/stage_runner.h"
+#include "train/workload.h"
 
 namespace octet {
 
 struct StepperOptions {
-  BatchShape train, eval;
   OptimizerConfig optimizer;
   CompileOptions compile;
   bool library_masks = false;  // attention's dropout: see allow_library_masks
@@ -42,14 +40,14 @@ struct StepWork {
   uint64_t seed = 0;
   bool statistics = false;  // "train_stats" instead of "train": the same bits, and StepResult::statistics
 
-  int64_t tokens() const;  // targets that count
+  int64_t targets() const;  // that count
 };
 
 struct StepResult {
-  double loss = 0;             // mean over valid tokens; NaN where there are none
+  double loss = 0;             // mean over the targets that count; NaN where there are none
   double grad_norm = 0;        // before clipping
   bool finite = true;          // false: the device skipped the update
-  int64_t tokens = 0;          // 0: nothing was run, no state has changed
+  int64_t targets = 0;         // 0: nothing was run, no state has changed
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
 
@@ -61,18 +59,19 @@ TrainingState take_state(Executor& executor);
 // Entries that the program lacks are skipped; states that `state` lacks keep their initial value. Runs "prepare".
 void put_state(Executor& executor, const TrainingState& state);
 
-struct LossSum {
-  double sum = 0;
-  int64_t tokens = 0;
-  double mean() const { return tokens > 0 ? sum / static_cast<double>(tokens) : std::nan(""); }
-};
+// The graph of a role for batches of a shape: "eval", "eval.1".
+std::string graph_name(GraphRole role, int64_t shape = 0);
 
-Program training_program(const ModelSpec& model, const StepperOptions& options);  // before any pass
-Plan compile_training(const ModelSpec& model, const StepperOptions& options);
+// Before any pass: "train" (loss of one micro-batch), "apply" (optimizer.h), and "eval" of every shape. Throws
+// kUnsupported for several shapes of "train", or of "eval" in a pipeline.
+Program training_program(const TrainingWorkload& workload, const StepperOptions& options);
+// Of any graphs of a loss, as TrainingWorkload::loss() describes them.
+Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer);
+Plan compile_training(const TrainingWorkload& workload, const StepperOptions& options);
 
 class Stepper {
  public:
-  Stepper(const ModelSpec& model, const StepperOptions& options);
+  Stepper(const TrainingWorkload& workload, const StepperOptions& options);
   Stepper(Plan plan, const StepperOptions& options);  // of the plan that compile_training made of them
 
   StepResult step(const StepWork& work);
@@ -81,24 +80,24 @@ class Stepper {
   // is called (once true, the step is abandoned and false returned: the state is that of the step before); clipping and
   // the optimiser. wait() returns the results of the last apply(). A device need not wait for the host between two
   // steps: the next one may begin() before this one's wait(), which changes neither parameters nor what is saved. Of a
-  // step without targets (StepWork::tokens() is 0) none of them does anything, on any rank.
+  // step without targets (StepWork::targets() is 0) none of them does anything, on any rank.
   using Stop = std::function<bool()>;
   void begin(const StepWork& work);
   bool run_remaining_micro_batches(const StepWork& work, const Stop& stop = {});
   void apply(const StepWork& work);
   StepResult wait(const StepWork& work);
-  LossSum evaluate(const Batch& batch);
+  // These outputs, f32[1], of the evaluation graph of the batch's shape.
+  std::vector<double> evaluate(const Batch& batch, const std::vector<std::string>& outputs = {"loss"});
 
-  // The sums of all windows of an evaluation in their order, from those of this rank. All ranks call it.
-  std::vector<double> join_windows(const std::vector<double>& own, int64_t windows) const;
+  // The parts that all batches of an evaluation gave, in their order, from those of this rank. All ranks call it.
+  std::vector<double> join_parts(const std::vector<double>& own, int64_t batches) const;
 
-  // Micro-batch i of a step, and window i of an evaluation, is run by data rank i mod data_ranks().
+  // Micro-batch i of a step, and batch i of an evaluation, is run by data rank i mod data_ranks().
   int64_t data_rank() const { return executor_->coordinate()[Axis::kData]; }
   int64_t data_ranks() const { return plan_.program.mesh()[Axis::kData]; }
 
   Executor& executor() { return *executor_; }
   const Plan& plan() const { return plan_; }  // sizes and graphs; empty of data
-  const BatchShape& eval_shape() const { return options_.eval; }
 
  private:
   void enqueue(const StepWork& work, size_t micro_batch);
@@ -113,19 +112,7 @@ class Stepper {
   StatsTable statistics_;             // of the step that has begun
 };
 
-// The training Program before any pass: "train" (loss of one micro-batch), "eval", and "apply" (optimizer.h).
-
-// Of any graphs of a loss: an output "loss" (f32[1], the sum over what counts), inputs by the batches' names.
-Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer);
-
-// Of a language model.
-Program training_program(const ModelSpec& model, const BatchShape& train, const BatchShape& eval,
-                         const OptimizerConfig& optimizer);
-
 // Attention of "train" may drop by masks of the device's library instead of the IR's (attr library_mask).
 void allow_library_masks(Program& program);
-
-// The loss of one micro-batch of this shape, alone: what "train" and "eval" are made of.
-Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape);
 
 }  // namespace octet

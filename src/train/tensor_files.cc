@@ -160,13 +160,13 @@ FileSet weight_files(const Program& program, const ModelConfig& config, DType dt
   return set;
 }
 
-FileSet state_files(const Program& program, bool (*wanted)(StateRole role), const std::string& stem,
-                    int64_t max_bytes) {
+FileSet state_files(const Program& program, bool (*wanted)(StateRole role), const std::string& stem, int64_t max_bytes,
+                    std::optional<DType> dtype) {
   FileSet set{.stem = stem};
   std::vector<NamedType> types;
   for (LogicalState& state : logical_states(program)) {
     if (!wanted(state.role)) continue;
-    types.push_back({state.name, state.type});
+    types.push_back({state.name, {dtype.value_or(state.type.dtype), state.type.shape}});
     set.tensors[state.name].parts.push_back(std::move(state));
   }
   set.files = deal_tensors(stem, std::move(types), max_bytes);

@@ -33,9 +33,11 @@ struct FileSet {
   std::map<std::string, SavedTensor> tensors;  // by name
 };
 
-// The masters as a Hugging Face folder has them, of `dtype`; the states of some roles under their own names.
+// The masters as a Hugging Face folder has them, of `dtype`; the states of some roles under their own names, as they
+// are or of `dtype`.
 FileSet weight_files(const Program& program, const ModelConfig& config, DType dtype, int64_t max_bytes);
-FileSet state_files(const Program& program, bool (*wanted)(StateRole role), const std::string& stem, int64_t max_bytes);
+FileSet state_files(const Program& program, bool (*wanted)(StateRole role), const std::string& stem, int64_t max_bytes,
+                    std::optional<DType> dtype = {});
 
 // The owner of each file: the largest first, each to the rank that has the fewest bytes so far.
 std::vector<int32_t> share_out(const std::vector<int64_t>& file_bytes, int32_t ranks);

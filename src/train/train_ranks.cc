@@ -16,7 +16,9 @@ namespace octet {
 namespace {
 
 // Ranks but the first one: nothing of the hooks, and no word but in their logs.
-TrainHooks quiet(const TrainHooks& hooks) { return {.target = hooks.target, .free_disk = hooks.free_disk}; }
+TrainHooks quiet(const TrainHooks& hooks) {
+  return {.workload = hooks.workload, .target = hooks.target, .free_disk = hooks.free_disk};
+}
 
 // Says what was chosen, and puts it into the settings.
 RunConfig with_mesh(RunConfig config, const MeshChoice& choice) {

@@ -82,41 +82,40 @@ bool Run::stop_wanted() {
 }
 
 void Run::evaluate_now(int64_t step) {
-  if (!validation_data_ || last_evaluated_ == step) return;
+  if (workload_->validation_batches() == 0 || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
   if (links_.control != nullptr) links_.control->note(step, "eval");
   bool stopped = false;
-  LossSum loss = evaluate_dataset(*stepper_, validation_data_, config_.eval_tokens, config_.separate_documents,
-                                  [&] { return stopped = stopped || stop_wanted(); });
+  const Evaluation done =
+      evaluate(*stepper_, *workload_, config_.eval_tokens, [&] { return stopped = stopped || stop_wanted(); });
   if (stopped) return log_info("evaluation left unfinished");
   last_evaluated_ = step;
-  result_.last_eval_loss = loss.mean();
-  log_->evaluation(step, loss.mean(), loss.tokens, seconds_since(started));
-  if (loss.tokens == 0)
-    return log_warning("step {}: none of the tokens of data.validation={} counts as a target: there is no loss", step,
-                       config_.validation_data);
-  const bool first = result_.run.best_step == 0;
-  if (std::isfinite(loss.mean()) && (first || loss.mean() < result_.run.best_loss)) {
-    result_.run.best_loss = loss.mean();
-    result_.run.best_step = step;
-  }
-  const std::string best = result_.run.best_loss > 0 || result_.run.best_step > 0
-                               ? fmt::format(", best {:.4f} at {}", result_.run.best_loss, result_.run.best_step)
+  const double value = result_.last_metric = done.metrics[0];
+  const std::string units = workload_->unit().many();
+  log_->evaluation(step, done.metrics, done.targets, seconds_since(started));
+  if (done.targets == 0)
+    return log_warning("step {}: none of the {} of data.validation={} counts as a target: there is no loss", step,
+                       units, config_.validation_data);
+  RunState& run = result_.run;
+  if (std::isfinite(value) && (run.best_step == 0 || result_.metric.is_better(value, run.best_metric)))
+    run.best_metric = value, run.best_step = step;
+  std::string text;
+  const std::vector<Metric> metrics = workload_->metrics();
+  for (size_t i = 0; i < metrics.size(); ++i)
+    text += fmt::format("{}{} {:.{}f}", i > 0 ? ", " : "", metrics[i].name, done.metrics[i], metrics[i].digits);
+  const std::string best = run.best_metric > 0 || run.best_step > 0
+                               ? fmt::format(", best {:.{}f} at {}", run.best_metric, metrics[0].digits, run.best_step)
                                : "";
-  log_info("step {}: validation loss {:.4f}, perplexity {:.2f} ({} tokens, {:.1f} s){}", step, loss.mean(),
-           std::exp(loss.mean()), loss.tokens, seconds_since(started), best);
+  log_info("step {}: validation {} ({} {}, {:.1f} s){}", step, text, done.targets, units, seconds_since(started), best);
 }
 
 void Run::save(int64_t step) {
   if (last_saved_ == step) return;
   CheckpointContent content = checkpoint_content(config_);
-  content.model = model_;
-  content.special = special_;
   content.run = result_.run;
-  content.tokenizer_folder = tokenizer_folder_;
   const auto started = std::chrono::steady_clock::now();
   if (links_.control != nullptr) links_.control->note(step, "checkpoint");
-  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), content);
+  result_.checkpoint = write_checkpoint(config_.out, stepper_->executor(), *workload_, content);
   last_saved_ = step;
   if (const double seconds = seconds_since(started); seconds > 1)
     log_info("step {}: {} written in {:.1f} s", step, result_.checkpoint, seconds);
@@ -168,7 +167,7 @@ std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
   try {
     for (size_t i = 0; links_.ranks == nullptr && i < micro_batches.size(); ++i) {
       const Batch& batch = micro_batches[i];
-      const std::string value = first_non_finite_value(model_, options_, stepper_->executor(), batch);
+      const std::string value = first_non_finite_value(*workload_, options_, stepper_->executor(), batch);
       if (!value.empty()) return "in the forward pass, " + value;
     }
   } catch (const Error& error) {  // no memory for a second look
@@ -180,11 +179,12 @@ std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
 
 // Counts the steps that were no update, and ends a run of too many.
 void Run::watch_skipped(const StepResult& result, std::span<const Batch> micro_batches, int64_t step) {
-  if (result.tokens == 0) {
+  if (result.targets == 0) {
     ++result_.run.skipped_steps;
     log_->event(step, "skip", "no targets");
     if (!std::exchange(warned_of_no_targets_, true))
-      log_warning("step {}: none of its tokens counts as a target, step skipped; log.jsonl has later ones", step);
+      log_warning("step {}: none of its {} counts as a target, step skipped; log.jsonl has later ones", step,
+                  result_.unit.many());
     return;
   }
   if (result.finite) {
@@ -219,9 +219,9 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   result_.seconds += seconds;
   result_.data_seconds += done.waited;
   result_.run.step = step;
-  result_.run.tokens += result.tokens;
-  const double speed = static_cast<double>(result.tokens) / seconds;
-  if (result.tokens > 0) {
+  result_.run.targets += result.targets;
+  const double speed = static_cast<double>(result.targets) / seconds;
+  if (result.targets > 0) {
     result_.last_loss = result.loss;
     speeds_.push_back(speed);
   }
@@ -231,16 +231,17 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   const bool last = step == config_.steps;
   if (step % config_.log_interval == 0 || last)
     log_->step({.step = step,
-                .tokens = result_.run.tokens,
+                .units = result_.run.targets,
                 .loss = result.loss,
                 .grad_norm = result.grad_norm,
                 .lr = done.work.lr,
                 .seconds = seconds,
-                .tokens_per_second = speed,
+                .units_per_second = speed,
                 .data_seconds = done.waited,
                 .finite = result.finite,
-                .targets = result.tokens > 0});
-  if (progress_) progress_->update(step, fmt::format("loss {:.4f}  {:.0f} tok/s", result_.last_loss, speed));
+                .targets = result.targets > 0});
+  if (progress_)
+    progress_->update(step, fmt::format("loss {:.4f}  {:.0f} {}/s", result_.last_loss, speed, result_.unit.brief));
   if (timeline_ && last) timeline_->finish();
   if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
   const bool stop = stop_wanted();
@@ -262,7 +263,7 @@ TrainResult Run::loop() {
   if (is_first())
     progress_.emplace(
         ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
-  Prefetcher prefetcher(*objective_, config_.accumulation(), result_.run.step + 1);
+  Prefetcher prefetcher(*workload_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
   for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
     std::unique_ptr<Step> next;
@@ -288,37 +289,33 @@ TrainResult Run::loop() {
   report_now(/*last=*/true);
   if (!speeds_.empty()) {
     std::nth_element(speeds_.begin(), speeds_.begin() + static_cast<ptrdiff_t>(speeds_.size() / 2), speeds_.end());
-    result_.tokens_per_second = speeds_[speeds_.size() / 2];
+    result_.units_per_second = speeds_[speeds_.size() / 2];
   }
   return result_;
 }
 
-LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
-                         bool separate_documents, const std::function<bool()>& stop) {
-  const BatchShape& shape = stepper.eval_shape();
-  int64_t length = shape.max_length, sequences = shape.tokens / length;
-  TokenSampler sampler(std::move(data), {.length = length, .order = SampleOrder::kSequential});
-  BatchPacker packer(sequences, length, separate_documents);
-  LossSum total;
-  TokenSample sample;
+Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t most,
+                    const std::function<bool()>& stop) {
+  const std::vector<Metric> metrics = workload.metrics();
+  std::vector<std::string> outputs;
+  for (const Metric& metric : metrics) outputs.push_back(metric.output);
+  std::vector<std::vector<double>> parts(metrics.size());  // of the batches of this data rank
+  Evaluation result;
   Batch batch;
-  std::vector<double> sums;  // of the windows of this data rank
-  int64_t window = 0;
-  const int64_t count = sampler.samples_per_epoch(), own = stepper.data_rank(), ranks = stepper.data_ranks();
-  for (int64_t first = 0; first < count && (max_tokens == 0 || total.tokens < max_tokens); first += sequences) {
+  int64_t index = 0;
+  const int64_t count = workload.validation_batches(), own = stepper.data_rank(), ranks = stepper.data_ranks();
+  for (; index < count && (most == 0 || result.targets < most); ++index) {
     if (stop && stop()) break;
-    packer.clear();
-    for (int64_t i = first; i < std::min(count, first + sequences); ++i) {
-      sampler.get(i, sample);
-      packer.add(sample);
-    }
-    batch = packer.finish();
-    total.tokens += batch.target_count;
-    if (window++ % ranks == own) sums.push_back(stepper.evaluate(batch).sum);
+    batch = workload.batch(DataSplit::kValidation, index);
+    result.targets += batch.target_count;
+    if (index % ranks != own) continue;
+    const std::vector<double> values = stepper.evaluate(batch, outputs);
+    for (size_t m = 0; m < metrics.size(); ++m) parts[m].push_back(values[m]);
   }
-  if (window % ranks != 0 && own >= window % ranks) stepper.evaluate(batch);  // for the collectives of the others
-  for (double sum : stepper.join_windows(sums, window)) total.sum += sum;
-  return total;
+  if (index % ranks != 0 && own >= index % ranks) stepper.evaluate(batch);  // for the collectives of the others
+  for (size_t m = 0; m < metrics.size(); ++m)
+    result.metrics.push_back(metrics[m].join(stepper.join_parts(parts[m], index), result.targets));
+  return result;
 }
 
 RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "train/checkpoint.h"
+#include "train/language_model.h"
 #include "train/run_config.h"
 #include "train/stepper.h"
 
@@ -14,17 +15,20 @@ namespace octet {
 
 struct TrainResult {
   RunState run;
-  double last_loss = std::nan("");       // training loss of the last step that had targets
-  double last_eval_loss = 0;             // 0 without a validation set, NaN where none of its tokens is a target
-  bool interrupted = false;              // stopped by a signal, after a checkpoint of run.step
-  std::string checkpoint;                // folder of the last one; "" when there is none
-  double tokens_per_second = 0;          // median over steps
-  double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's tokens
+  double last_loss = std::nan("");  // training loss of the last step that had targets
+  double last_metric = 0;           // the first of the last evaluation: 0 without one, NaN where no target counts
+  bool interrupted = false;         // stopped by a signal, after a checkpoint of run.step
+  std::string checkpoint;           // folder of the last one; "" when there is none
+  Metric metric = {};               // that one, and what is counted
+  CountedUnit unit = {};
+  double units_per_second = 0;           // median over steps
+  double seconds = 0, data_seconds = 0;  // of all steps; of that, waiting for the next step's batches
   int64_t planned_bytes = 0, allocated_bytes = 0;
   bool left_over = false;  // a launcher's rank that the run has no use for: nothing was done
 };
 
 struct TrainHooks {
+  const WorkloadRow* workload = &kLanguageModelling;
   // After every step, before logging; for tests and benchmarks. May throw to stop the run.
   std::function<void(const RunState&, const StepResult&)> on_step = {};
   std::optional<Target> target = {};      // in place of the device's own: for timings
@@ -39,9 +43,13 @@ struct TrainHooks {
 // the result is rank 0's. A launcher's ranks beyond the mesh return at once.
 TrainResult train(const RunConfig& config, const TrainHooks& hooks = {});
 
-// Mean loss over the first `max_tokens` (0 = all) targets of the set, in windows of the eval shape. `stop` is called
-// between batches; once it returns true, the sum so far is returned.
-LossSum evaluate_dataset(Stepper& stepper, std::shared_ptr<const TokenDataset> data, int64_t max_tokens,
-                         bool separate_documents, const std::function<bool()>& stop = {});
+struct Evaluation {
+  std::vector<double> metrics;  // as TrainingWorkload::metrics()
+  int64_t targets = 0;          // that counted
+};
+// Over the validation batches until `most` targets (0 = all) have counted. `stop` is called between batches; once it
+// returns true, the metrics are those of the batches so far.
+Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t most,
+                    const std::function<bool()>& stop = {});
 
 }  // namespace octet

@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "exec/logical_states.h"
+#include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -54,7 +56,6 @@ void compare_gradients(const std::string& folder, const ModelConfig& model, doub
 struct FixedBatch {
   Batch batch;
   int64_t sequences = 0, length = 0;
-  BatchShape shape(bool training) const { return batch_shape(sequences, length, false, training); }
 };
 
 FixedBatch read_batch(const std::string& folder, const ModelConfig& model) {
@@ -101,11 +102,8 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
                             .weight_decay = 0.1,
                             .clip = 1.0};
   model.dropout = 0;
-  Stepper stepper(model, {.train = fixed.shape(true),
-                          .eval = fixed.shape(false),
-                          .optimizer = optimizer,
-                          .compile = options,
-                          .interpret = interpret});
+  Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length),
+                  {.optimizer = optimizer, .compile = options, .interpret = interpret});
   load_weights(weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
@@ -146,7 +144,8 @@ std::string relu_inputs_on_other_sides(const std::string& folder, const CompileO
   const auto weights = open_weights(folder);
   const FixedBatch fixed = read_batch(folder, weights->config());
   Program program;
-  Graph& graph = program.add_graph(loss_graph(GraphRole::kEval, weights->config(), fixed.shape(false)));
+  Graph& graph =
+      program.add_graph(LanguageModel(weights->config(), fixed.sequences, fixed.length).loss(GraphRole::kEval, 0));
   Builder builder(graph);
   std::vector<std::string> relus;
   for (int32_t i = 0, count = graph.size(); i < count; ++i) {
@@ -159,8 +158,8 @@ std::string relu_inputs_on_other_sides(const std::string& folder, const CompileO
   const Plan plan = compile(std::move(program), options);
   std::vector<std::unique_ptr<Stepper>> both;
   for (bool interpret : {false, true}) {
-    Stepper& stepper = *both.emplace_back(std::make_unique<Stepper>(
-        plan, StepperOptions{.eval = fixed.shape(false), .compile = options, .interpret = interpret}));
+    Stepper& stepper =
+        *both.emplace_back(std::make_unique<Stepper>(plan, StepperOptions{.compile = options, .interpret = interpret}));
     load_weights(*weights, stepper.executor());
     stepper.evaluate(fixed.batch);
   }
@@ -168,8 +167,8 @@ std::string relu_inputs_on_other_sides(const std::string& folder, const CompileO
   std::string words;
   int64_t found = 0;
   for (const std::string& relu : relus) {
-    const auto ours = output_as<float>(both[0]->executor(), "eval", relu + ".x");
-    const auto exact = output_as<float>(both[1]->executor(), "eval", relu + ".x");
+    const auto ours = output_as<float>(both[0]->executor(), graph_name(GraphRole::kEval), relu + ".x");
+    const auto exact = output_as<float>(both[1]->executor(), graph_name(GraphRole::kEval), relu + ".x");
     for (size_t i = 0; i < ours.size(); ++i) {
       if ((ours[i] > 0) == (exact[i] > 0) || ++found > kShown) continue;
       words += fmt::format("{}element {} of {}'s input is {:.2g}, exactly {:.2g}", found > 1 ? "; " : "", i, relu,

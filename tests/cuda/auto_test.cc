@@ -3,6 +3,7 @@
 #include "exec/executor.h"
 #include "system/auto_cases.h"
 #include "train/auto_precision.h"
+#include "train/language_model.h"
 
 namespace octet {
 namespace {
@@ -68,7 +69,7 @@ TEST_F(CudaAuto, TheDevicesOwnTimingsDecideFromTheStart) {
     config.steps = 3;
     config.eval_interval = 0;
     const ModelConfig model = resolve_model(config, config.vocab_size);
-    const PrecisionPolicy policy(policy_gemms(model, stepper_options(config, timed)), {}, timed);
+    const PrecisionPolicy policy(policy_gemms(LanguageModel(model, config), stepper_options(config, timed)), {}, timed);
     const std::vector<double> losses = auto_cases::losses_from(config, timed);
     const auto_cases::Logged logged = auto_cases::read_log(config.out);
     ASSERT_EQ(logged.rungs.size(), policy.gemms().size());

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -27,13 +29,11 @@ std::vector<double> losses_of(const Options& options) {
   model.vocab_size = kVocab, model.max_positions = kLength;
   model.hidden = 128, model.heads = 4, model.layers = 2;
   model.dropout = 0.2;
-  StepperOptions stepper_options{.train = batch_shape(kSequences, kLength, false, true),
-                                 .eval = batch_shape(kSequences, kLength, false, false),
-                                 .optimizer = {.clip = 1.0},
+  StepperOptions stepper_options{.optimizer = {.clip = 1.0},
                                  .compile = {.target = cuda_target(), .recipe = parse_recipe("bf16")},
                                  .library_masks = options.library_masks,
                                  .cuda = {.eager = options.eager}};
-  Stepper stepper(model, stepper_options);
+  Stepper stepper(LanguageModel(model, kSequences, kLength), stepper_options);
   initialize_weights(stepper.executor(), 5);
   BatchPacker packer(kSequences, kLength, false);
   for (int s = 0; s < kSequences; ++s) {

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "exec/executor.h"
 #include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -56,12 +57,10 @@ std::vector<Batch> batches_of(const Size& size) {
 // Losses and gradient norms of a few steps.
 std::vector<double> train_on(const Target& target, const ModelConfig& model, const std::string& recipe,
                              const Size& size) {
-  StepperOptions options{.train = batch_shape(2, size.length, false, true),
-                         .eval = batch_shape(2, size.length, false, false),
-                         .optimizer = {.lr = 1e-3},
+  StepperOptions options{.optimizer = {.lr = 1e-3},
                          .compile = {.target = target, .recipe = parse_recipe(recipe)},
                          .cuda = {.deterministic = true}};
-  Stepper stepper(model, options);
+  Stepper stepper(LanguageModel(model, 2, size.length), options);
   initialize_weights(stepper.executor(), 1337);
   const std::vector<Batch> batches = batches_of(size);
   std::vector<double> values;

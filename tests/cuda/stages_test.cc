@@ -40,7 +40,7 @@ TEST_F(StagesOnGpus, TrainAsOneBitForBit) {
     Trained made;
     const TrainResult result =
         train(config, {.on_step = [&](const RunState&, const StepResult& r) { made.losses.push_back(r.loss); }});
-    made.losses.push_back(result.last_eval_loss);
+    made.losses.push_back(result.last_metric);
     made.files = checkpoint_bytes(result.checkpoint);
     return made;
   };

@@ -11,7 +11,7 @@
 #include "ir/localize.h"
 #include "kernels/cuda/kernel.h"
 #include "passes/pass.h"
-#include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -51,8 +51,7 @@ TEST_P(CudaSupport, EveryNodeHasAKernel) {
   ModelConfig model = named_model(c.model);
   model.layers = 2;
   const Target target = h200_target();
-  const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
-  const Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
+  const Plan plan = compile(training_program(LanguageModel(model, 2, 256), {.optimizer = {.clip = 1.0}}),
                             {.target = target, .recipe = parse_recipe(c.recipe), .recompute = c.recompute});
   for (const std::string& message : missing_kernels(plan.program)) ADD_FAILURE() << message;
 }
@@ -82,14 +81,13 @@ TEST(CudaTraining, EveryNodeOfARankHasAKernel) {
     ModelConfig model = model_family(family);
     model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
     model.dropout = 0.1;
-    const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
     for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {
       for (const bool sequence : {false, true}) {
         SCOPED_TRACE(fmt::format("{} {}, sequence {}", family, recipe, sequence));
         const Parallel parallel{.mesh = {{1, 2, 1, 2}},
                                 .sequence = sequence,
                                 .level = sequence ? ShardLevel::kOptimizer : ShardLevel::kNone};
-        Plan plan = compile(training_program(model, train, eval, {.clip = 1.0}),
+        Plan plan = compile(training_program(LanguageModel(model, 2, 256), {.optimizer = {.clip = 1.0}}),
                             {.target = h200_target(), .parallel = parallel, .recipe = parse_recipe(recipe)});
         localize(plan.program, parallel.mesh.coordinate(3));
         for (const Graph& graph : plan.program.graphs()) {
@@ -110,11 +108,10 @@ TEST(CudaTraining, EveryFusionHasAKernelOfItsOwn) {
   for (const std::string& family : architectures()) {
     ModelConfig model = model_family(family);
     model.layers = 2, model.hidden = 512, model.heads = 8, model.vocab_size = 1024, model.max_positions = 256;
-    const BatchShape train = batch_shape(2, 256, false, true), eval = batch_shape(2, 256, false, false);
     for (const char* recipe : {"bf16", "fp8-current", "fp8-delayed", "fp8-block"}) {
       SCOPED_TRACE(family + " " + recipe);
       const Plan plan =
-          compile(training_program(model, train, eval, {.clip = 1.0}),
+          compile(training_program(LanguageModel(model, 2, 256), {.optimizer = {.clip = 1.0}}),
                   {.target = h200_target(), .recipe = parse_recipe(recipe), .recompute = Recompute::kLight});
       std::set<std::string> members;
       for (const Graph& graph : plan.program.graphs()) {

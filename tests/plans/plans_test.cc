@@ -19,6 +19,7 @@
 #include "infer/serving_program.h"
 #include "kernels/cpu/kernel.h"
 #include "plans/plan_digest.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -61,11 +62,7 @@ const Way kWays[] = {
 Case training_case(const std::string& family, const std::string& recipe, const Target& target,
                    const std::string& remake, const Way& way = {}) {
   return {fmt::format("train {} {} {} {}{}", family, recipe, target.name, remake, way.name), [=] {
-            const BatchShape train{
-                .tokens = 128, .max_segments = 4, .max_length = 32, .equal_length = 32, .training = true};
-            BatchShape eval = train;
-            eval.training = false;
-            Program program = training_program(tiny_model(family), train, eval, {});
+            Program program = training_program(LanguageModel(tiny_model(family), 4, 32), {});
             if (target.device == Device::kCuda) allow_library_masks(program);
             return compile(std::move(program), {.target = target,
                                                 .parallel = way.parallel,

@@ -168,7 +168,8 @@ inline void switches_that_do_not_fit_are_taken_back(const Target& target) {
   for (const auto& [gemm, rung] : read_log(config.out).rungs)
     options.compile.recipe.decisions[gemm] = level_precision(static_cast<PrecisionLevel>(rung - '0'));
   Target narrow_target = target;
-  narrow_target.memory_bytes = compile_training(resolve_model(config, config.vocab_size), options).total_bytes() - 1;
+  narrow_target.memory_bytes =
+      compile_training(LanguageModel(resolve_model(config, config.vocab_size), config), options).total_bytes() - 1;
   config.out = folder.file("narrow");
   const std::vector<double> narrow = losses_from(config, narrow_target);
   EXPECT_NE(wide, narrow) << "nothing was switched where there was memory";

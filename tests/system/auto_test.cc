@@ -2,6 +2,7 @@
 #include "exec/executor.h"
 #include "system/auto_cases.h"
 #include "train/auto_precision.h"
+#include "train/language_model.h"
 
 namespace octet {
 namespace {
@@ -35,7 +36,7 @@ TEST(Auto, APlanOfOneGroupInFp8QuantizesItsInputOnce) {
   const RunConfig config = auto_cases::auto_config(folder);
   StepperOptions options = stepper_options(config, h200_target());
   options.compile.recipe.statistics = false;
-  const ModelConfig model = resolve_model(config, config.vocab_size);
+  const LanguageModel model(resolve_model(config, config.vocab_size), config);
   const std::vector<PolicyGemm> gemms = policy_gemms(model, options);
   const std::vector<LinearGroup> groups = linear_groups(gemms);
   ASSERT_EQ(groups.size(), 8u);  // of each layer: q, k and v; o; up; down

@@ -173,7 +173,9 @@ class SmallDisk : public testing::Test {
     return message;
   }
   static Program program_of(const RunConfig& config) {
-    return compile_training(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu))).program;
+    return compile_training(LanguageModel(resolve_model(config, 0), config),
+                            stepper_options(config, target_of(Device::kCpu)))
+        .program;
   }
   static int64_t bytes_of(const std::string& folder) {
     int64_t bytes = 0;

@@ -12,6 +12,7 @@
 #include "exec/logical_states.h"
 #include "ir/text.h"
 #include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -47,19 +48,16 @@ Batch batch(int number) {
 
 // Steps of two micro-batches each, then an evaluation.
 Outcome run(const std::string& family, const CompileOptions& compile, int steps = 2, double dropout = 0.1) {
-  StepperOptions options{.train = batch_shape(kSequences, kLength, false, true),
-                         .eval = batch_shape(kSequences, kLength, false, false),
-                         .optimizer = {.clip = 1.0},
-                         .compile = compile,
-                         .interpret = compile.target.device == Device::kCuda};
-  Stepper stepper(tiny_model(family, dropout), options);
+  StepperOptions options{
+      .optimizer = {.clip = 1.0}, .compile = compile, .interpret = compile.target.device == Device::kCuda};
+  Stepper stepper(LanguageModel(tiny_model(family, dropout), kSequences, kLength), options);
   initialize_weights(stepper.executor(), 5);
   Outcome outcome{.program = fingerprint(stepper.plan().program)};
   for (int step = 0; step < steps; ++step) {
     const std::vector<Batch> micro = {batch(2 * step), batch(2 * step + 1)};
     outcome.losses.push_back(stepper.step({.micro_batches = micro, .lr = 1e-2, .step = step + 1, .seed = 3}).loss);
   }
-  outcome.losses.push_back(stepper.evaluate(batch(1)).mean());
+  outcome.losses.push_back(stepper.evaluate(batch(1))[0] / static_cast<double>(batch(1).target_count));
   for (const LogicalState& tensor : logical_states(stepper.executor().program())) {
     std::vector<std::byte>& bytes = outcome.tensors[tensor.name];
     bytes.resize(static_cast<size_t>(tensor.type.bytes()));

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "system/tiny.h"
+#include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
@@ -35,7 +36,7 @@ class Diagnose : public testing::TestWithParam<const char*> {
 
 TEST_P(Diagnose, NamesTheLayerWhereTheForwardPassOverflows) {
   const RunConfig config = tiny_config(folder_, GetParam(), "llama");
-  const ModelConfig model = resolve_model(config, 0);
+  const LanguageModel model(resolve_model(config, 0), config);
   const StepperOptions options = stepper_options(config, target_of(Device::kCpu));
   Stepper stepper(model, options);
   initialize_weights(stepper.executor(), 7);
@@ -51,7 +52,7 @@ TEST_P(Diagnose, NamesTheLayerWhereTheForwardPassOverflows) {
 
 TEST_P(Diagnose, NamesTheGradientNearestToTheLoss) {
   const RunConfig config = tiny_config(folder_, GetParam());
-  Stepper stepper(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu)));
+  Stepper stepper(LanguageModel(resolve_model(config, 0), config), stepper_options(config, target_of(Device::kCpu)));
   EXPECT_EQ(last_non_finite_gradient(stepper.executor()), "");
   for (const char* param : {"embed.weight", "layers.0.mlp.up.weight"})
     fill_state(stepper.executor(), std::string("grad.") + param, kNan);
@@ -90,7 +91,7 @@ TEST(Diagnosis, SettingsThatFitAreNamedWithTheirBytes) {
   TempFolder folder;
   RunConfig config = tiny_config(folder, "fp8-current");
   config.micro_batch = config.global_batch = 64;
-  const ModelConfig model = resolve_model(config, 0);
+  const LanguageModel model(resolve_model(config, 0), config);
   Target target = target_of(Device::kCpu);
   target.fp8_tn_only = true;
   const std::string all = settings_that_fit(model, config, target, int64_t{1} << 40);

@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "passes/pass.h"
 #include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -93,9 +94,8 @@ double first_loss(double balance_loss, double z_loss) {
     packer.add(text, {0});
   }
   const Batch batch = packer.finish();
-  Stepper stepper(model, {.train = batch_shape(sequences, length, false, true),
-                          .eval = batch_shape(sequences, length, false, false),
-                          .compile = {.target = cpu_target(), .recipe = parse_recipe("fp32")}});
+  Stepper stepper(LanguageModel(model, sequences, length),
+                  {.compile = {.target = cpu_target(), .recipe = parse_recipe("fp32")}});
   load_weights(*weights, stepper.executor());
   const StepResult result = stepper.step({.micro_batches = {&batch, 1}, .lr = 1e-3, .step = 1});
   EXPECT_TRUE(std::isfinite(result.grad_norm));
@@ -117,11 +117,9 @@ TEST(Experts, MeshesThatWouldSplitThemAreRefused) {
   model.hidden = 64, model.layers = 1, model.heads = 4, model.kv_heads = 4, model.intermediate = 32,
   model.vocab_size = 64;
   const auto compiled = [&](Mesh mesh) {
-    StepperOptions options{.train = batch_shape(2, 8, false, true),
-                           .eval = batch_shape(2, 8, false, false),
-                           .compile = {.target = cpu_target(), .recipe = parse_recipe("fp32")}};
+    StepperOptions options{.compile = {.target = cpu_target(), .recipe = parse_recipe("fp32")}};
     options.compile.parallel.mesh = mesh;
-    return compile_training(model, options);
+    return compile_training(LanguageModel(model, 2, 8), options);
   };
   Mesh tensor, context, data;
   tensor[Axis::kTensor] = 2, context[Axis::kContext] = 2, data[Axis::kData] = 2;

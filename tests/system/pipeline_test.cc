@@ -48,7 +48,7 @@ class Pipeline : public testing::Test {
     Trained made;
     const TrainResult result =
         train(config, {.on_step = [&](const RunState&, const StepResult& r) { made.losses.push_back(r.loss); }});
-    made.losses.push_back(result.last_eval_loss);
+    made.losses.push_back(result.last_metric);
     made.files = checkpoint_bytes(result.checkpoint);
     made.folder = result.checkpoint;
     return made;

@@ -72,7 +72,7 @@ TEST_P(Ranks, LossesAreThoseOfOne) {
     std::vector<double> losses;
     const TrainResult result =
         train(config, {.on_step = [&](const RunState&, const StepResult& r) { losses.push_back(r.loss); }});
-    losses.push_back(result.last_eval_loss);
+    losses.push_back(result.last_metric);
     return losses;
   };
   const std::vector<double> one = losses_of({.name = "one"});
@@ -90,11 +90,10 @@ std::string save_again(const RunConfig& config, const std::string& from, const s
   const auto work = [&](Communicator& rank) {
     StepperOptions options = stepper_options(config, cpu_target());
     options.ranks = config.mesh().ranks() > 1 ? &rank : nullptr;
-    Stepper stepper(resolve_model(config, 0), options);
-    read_checkpoint(from, stepper.executor());
-    CheckpointContent content = checkpoint_content(config);
-    content.model = resolve_model(config, 0);
-    write_checkpoint(out, stepper.executor(), content);
+    const LanguageModel workload(resolve_model(config, 0), config);
+    Stepper stepper(workload, options);
+    read_checkpoint(from, stepper.executor(), workload);
+    write_checkpoint(out, stepper.executor(), workload, checkpoint_content(config));
   };
   run_thread_ranks(config.mesh(), work);
   return checkpoint_folder(out, 0);

@@ -41,8 +41,8 @@ TEST_P(Resume, EqualsAnUninterruptedRun) {
   TrainResult resumed =
       train(config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); }});
   EXPECT_EQ(whole, parts);
-  EXPECT_EQ(straight.run.best_loss, resumed.run.best_loss);
-  EXPECT_EQ(straight.run.tokens, resumed.run.tokens);
+  EXPECT_EQ(straight.run.best_metric, resumed.run.best_metric);
+  EXPECT_EQ(straight.run.targets, resumed.run.targets);
   auto a = checkpoint_bytes(straight.checkpoint), b = checkpoint_bytes(resumed.checkpoint);
   ASSERT_EQ(a.size(), 3u);
   EXPECT_TRUE(a == b) << "weights, moments or scales differ";
@@ -326,10 +326,10 @@ TEST(Resume, TheBestOfAnotherValidationSetIsForgotten) {
   testing::internal::CaptureStderr();
   const TrainResult other = train(config);
   expect_holds(testing::internal::GetCapturedStderr(),
-               fmt::format("the best validation loss so far, {:.4f} at step {}, was of ", first.run.best_loss,
+               fmt::format("the best validation loss so far, {:.4f} at step {}, was of ", first.run.best_metric,
                            first.run.best_step));
   EXPECT_EQ(other.run.best_step, 40);
-  EXPECT_EQ(other.run.best_loss, other.last_eval_loss);
+  EXPECT_EQ(other.run.best_metric, other.last_metric);
 }
 
 // Readers of the logs take back the steps that a run makes anew.

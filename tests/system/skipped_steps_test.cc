@@ -62,14 +62,14 @@ TEST(SkippedSteps, AStepWithoutTargetsChangesNothingAndCountsAsNoUpdate) {
     RunConfig config = masked_config(folder, recipe);
     int64_t update = 0;
     const auto watch = [&](const RunState& run, const StepResult& step) {
-      EXPECT_EQ(std::isnan(step.loss), step.tokens == 0);
-      if (step.tokens > 0) update = run.step;
+      EXPECT_EQ(std::isnan(step.loss), step.targets == 0);
+      if (step.targets > 0) update = run.step;
     };
     const TrainResult whole = train(config, {.on_step = watch});
     ASSERT_GT(update, 2) << "choose another seed";
     ASSERT_LT(update, kSamples);
     EXPECT_EQ(whole.run.skipped_steps, kSamples - 1);
-    EXPECT_EQ(whole.run.tokens, kLength);
+    EXPECT_EQ(whole.run.targets, kLength);
     EXPECT_TRUE(std::isfinite(whole.last_loss));
     auto before = checkpoint_bytes(checkpoint_folder(config.out, 1));
     for (int64_t step = 2; step <= kSamples; ++step) {
@@ -101,7 +101,7 @@ TEST(SkippedSteps, AValidationWithoutTargetsIsNoNumberAndNeverBest) {
   testing::internal::CaptureStderr();
   const TrainResult result = train(config);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(std::isnan(result.last_eval_loss));
+  EXPECT_TRUE(std::isnan(result.last_metric));
   EXPECT_EQ(result.run.best_step, 0);
   EXPECT_EQ(result.run.skipped_steps, 0);
   EXPECT_NE(said.find("none of the tokens of data.validation=" + config.validation_data), std::string::npos) << said;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "passes/passes.h"
 #include "system/tiny.h"
+#include "train/batches.h"
 #include "train/start_checks.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
@@ -72,15 +73,13 @@ ModelConfig tiny_model(const std::string& family) {
   return resolve_model(tiny_config(folder, "fp32", family), 0);
 }
 
-StepBytes gradients_of(const ModelConfig& model, const BatchShape& shape, const std::vector<Batch>& batches,
+StepBytes gradients_of(const LanguageModel& model, const std::vector<Batch>& batches,
                        const CompileOptions& compile_options) {
-  BatchShape eval = shape;
-  eval.training = false;
-  Stepper stepper(model, {.train = shape, .eval = eval, .compile = compile_options});
+  Stepper stepper(model, {.compile = compile_options});
   initialize_weights(stepper.executor(), 5);
   StepBytes result;
   const StepWork work{.micro_batches = batches, .seed = 3};
-  const int64_t tokens = work.tokens();
+  const int64_t tokens = work.targets();
   stepper.begin(work);
   stepper.run_remaining_micro_batches(work);
   float loss = 0;
@@ -138,8 +137,8 @@ TEST_P(Families, PackedDocumentsEqualSeparateOnes) {
   apart.add(second, {0});
   Batch apart_batch = apart.finish();
   EXPECT_EQ(apart_batch.target_count, 16);
-  StepBytes a = gradients_of(model, batch_shape(1, 17, true, false), {packed_batch}, options);
-  StepBytes b = gradients_of(model, batch_shape(2, 17, false, false), {apart_batch}, options);
+  StepBytes a = gradients_of({model, 1, 17, true}, {packed_batch}, options);
+  StepBytes b = gradients_of({model, 2, 17}, {apart_batch}, options);
   expect_equal_steps(a, b, 1e-5);  // float32 sums over rows in another order
 }
 
@@ -156,8 +155,8 @@ TEST_P(Families, AccumulatedMicroBatchesEqualOneLargeBatch) {
     }
     micro.push_back(small.finish());
   }
-  StepBytes a = gradients_of(model, batch_shape(2, 12, false, false), micro, options);
-  StepBytes b = gradients_of(model, batch_shape(4, 12, false, false), {large.finish()}, options);
+  StepBytes a = gradients_of({model, 2, 12}, micro, options);
+  StepBytes b = gradients_of({model, 4, 12}, {large.finish()}, options);
   expect_equal_steps(a, b, 1e-5);  // float32 sums in another order
 }
 
@@ -221,7 +220,8 @@ TEST(Training, LibraryMasksAreThoseOfAttentionWithDropoutAlone) {
   config.dropout = 0.1;
   const auto asked = [&](const std::string& masks, bool deterministic) {
     config.dropout_masks = masks, config.deterministic = deterministic;
-    const Plan plan = compile_training(resolve_model(config, 0), stepper_options(config, target_of(Device::kCpu)));
+    const Plan plan = compile_training(LanguageModel(resolve_model(config, 0), config),
+                                       stepper_options(config, target_of(Device::kCpu)));
     int attentions = 0, marked = 0;
     for (const Graph& graph : plan.program.graphs()) {
       for (const Node& node : graph.nodes()) {

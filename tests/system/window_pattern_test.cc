@@ -12,6 +12,7 @@
 #include "octet/engine.h"
 #include "system/tiny.h"
 #include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
@@ -82,11 +83,14 @@ TEST_F(WindowPattern, TrainsOnTheCpuAsOnTheInterpreter) {
   const ModelConfig model = resolve_model(config, 0);
   EXPECT_EQ(model.layer_windows(), (std::vector<int64_t>{5, 0, 5}));
   const auto losses = [&](const ModelSpec& spec, bool interpret) {
-    Stepper stepper(
-        spec, {.train = batch_shape(2, kTokens, false, true),
-               .eval = batch_shape(2, kTokens, false, false),
-               .compile = {.target = interpret ? interpreter_target() : cpu_target(), .recipe = parse_recipe("fp32")},
-               .interpret = interpret});
+    const StepperOptions options{
+        .compile = {.target = interpret ? interpreter_target() : cpu_target(), .recipe = parse_recipe("fp32")},
+        .interpret = interpret};
+    const auto graph = [&](GraphRole role) {
+      return loss_graph(role, spec, batch_shape(2, kTokens, false, role == GraphRole::kTrain));
+    };
+    Program program = training_program(graph(GraphRole::kTrain), graph(GraphRole::kEval), {});
+    Stepper stepper(compile(std::move(program), options.compile), options);
     initialize_weights(stepper.executor(), 5);
     std::vector<float> losses;
     for (int step = 1; step <= 3; ++step) {

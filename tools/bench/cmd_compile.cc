@@ -9,7 +9,7 @@
 #include "exec/executor.h"
 #include "numbers.h"
 #include "passes/pass.h"
-#include "train/batches.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -38,9 +38,7 @@ Timing compile_once(const Options& options) {
                                  .verify = !options.no_verify};
   Timing timing;
   auto begin = Clock::now();
-  BatchShape train = batch_shape(options.batch, length, false, true),
-             eval = batch_shape(options.batch, length, false, false);
-  Program program = training_program(model, train, eval, OptimizerConfig{});
+  Program program = training_program(LanguageModel(model, options.batch, length), {});
   timing.build = std::chrono::duration<double>(Clock::now() - begin).count();
   timing.plan = compile(std::move(program), compile_options, &timing.passes);
   timing.total = std::chrono::duration<double>(Clock::now() - begin).count();

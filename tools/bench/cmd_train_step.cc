@@ -16,6 +16,7 @@
 #include "exec/timeline.h"
 #include "numbers.h"
 #include "train/auto_precision.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 
@@ -56,10 +57,9 @@ struct Work {
   std::vector<Batch> batches;  // the same tokens every step: the loss must fall, which shows that the step trains
   std::vector<std::unique_ptr<DeviceTimeline>> timelines;  // by rank
 
+  LanguageModel workload(const Options& options) const { return {model, options.batch, options.length}; }
   StepperOptions stepper(const Options& options) const {
-    return {.train = batch_shape(options.batch, options.length, false, true),
-            .eval = batch_shape(options.batch, options.length, false, false),
-            .optimizer = {.lr = 1e-4},
+    return {.optimizer = {.lr = 1e-4},
             .compile = {.target = target,
                         .parallel = options.parallel(),
                         .recipe = recipe,
@@ -76,8 +76,9 @@ void measure_rank(const Options& options, const Work& work, const LocalRank* ran
     stepper_options.cuda = {.device = rank->device, .ranks = rank->devices};
   }
   auto begin = Clock::now();
-  Stepper stepper(work.recipe.statistics ? AutoPrecision(work.model, stepper_options, {}, 1).plan()  // by the Target
-                                         : compile_training(work.model, stepper_options),
+  Stepper stepper(work.recipe.statistics
+                      ? AutoPrecision(work.workload(options), stepper_options, {}, 1).plan()  // by the Target
+                      : compile_training(work.workload(options), stepper_options),
                   stepper_options);
   const double plan_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   fill_random_weights(stepper.executor(), 1337);
@@ -194,7 +195,7 @@ StepReport measure_step(const Options& options) {
 
   StepperOptions one = work.stepper(options);  // the whole model's work and parameters
   one.compile.parallel = {};
-  const Plan whole = compile_training(model, one);
+  const Plan whole = compile_training(work.workload(options), one);
   for (const LogicalState& tensor : logical_states(whole.program))
     if (tensor.role == StateRole::kMaster) report.parameters += tensor.type.shape.elements();
   report.flops = model_flops(*whole.program.find_graph(GraphRole::kTrain)) * static_cast<double>(options.micro_batches);

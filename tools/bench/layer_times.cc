@@ -12,6 +12,7 @@
 #include "bench/random_batches.h"
 #include "exec/logical_states.h"
 #include "train/auto_precision.h"
+#include "train/language_model.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -23,7 +24,9 @@ constexpr int64_t kLength = 1024, kHead = 64, kVocab = 1024;
 constexpr double kSettleSeconds = 0.06, kSampleSeconds = 0.01;
 constexpr int kSamples = 5;  // the median is used
 
-ModelConfig model_of(const LayerShape& layer) {
+int64_t sequence_length(const LayerShape& layer) { return std::min(layer.tokens, kLength); }
+
+LanguageModel model_of(const LayerShape& layer) {
   ModelConfig model = model_family(layer.gated ? "llama" : "gpt2");
   model.vocab_size = kVocab;
   model.max_positions = kLength;
@@ -31,16 +34,14 @@ ModelConfig model_of(const LayerShape& layer) {
   model.layers = layer.layers;
   model.heads = std::max<int64_t>(layer.width / kHead, 1);
   if (layer.gated) model.intermediate = (layer.width * 8 / 3 + 127) / 128 * 128;
-  return model;
+  const int64_t length = sequence_length(layer);
+  return {model, layer.tokens / length, length};
 }
 
-StepperOptions options_of(const LayerShape& layer, const Target& target) {
-  const int64_t length = std::min(layer.tokens, kLength), sequences = layer.tokens / length;
+StepperOptions options_of(const Target& target) {
   Recipe recipe = parse_recipe("auto");
   recipe.statistics = false;
   return {
-      .train = batch_shape(sequences, length, false, true),
-      .eval = batch_shape(sequences, length, false, false),
       .optimizer = {.lr = 1e-4},
       .compile = {.target = target, .recipe = recipe, .recompute = parse_recompute("auto", target), .verify = false}};
 }
@@ -77,8 +78,8 @@ class TimedStep {
             const std::set<std::string>& fp8, PrecisionLevel rung)
       : stepper_(plan_of(layer, options, gemms, fp8, rung), options) {
     fill_weights(stepper_.executor());
-    const auto batches =
-        random_batches(1, options.train.max_segments, options.train.tokens / options.train.max_segments, kVocab);
+    const int64_t length = sequence_length(layer);
+    const auto batches = random_batches(1, layer.tokens / length, length, kVocab);
     constexpr int kCaptured = 2;  // the first run launches node by node
     for (int step = 1; step <= kCaptured; ++step)
       check(stepper_.step({.micro_batches = batches, .lr = 1e-5, .step = step, .seed = 1337}).finite,
@@ -159,7 +160,7 @@ std::vector<LayersGroup> groups_of(const std::vector<PolicyGemm>& gemms, const s
 
 std::vector<LinearTiming> time_layer(const LayerShape& layer, const Target& target,
                                      const std::vector<LinearTiming>& known) {
-  const StepperOptions options = options_of(layer, target);
+  const StepperOptions options = options_of(target);
   const std::vector<PolicyGemm> gemms = policy_gemms(model_of(layer), options);
   const std::vector<LayersGroup> groups = groups_of(gemms, known);
   TimedStep high(layer, options, gemms, {}, PrecisionLevel::kHigh);

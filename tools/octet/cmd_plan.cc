@@ -9,6 +9,7 @@
 #include "octet/commands.h"
 #include "train/activation_table.h"
 #include "train/diagnose.h"
+#include "train/language_model.h"
 #include "train/plan_report.h"
 #include "train/stage_report.h"
 
@@ -36,21 +37,21 @@ void list_models() {
   }
 }
 
-void run_plan_of_stages(const Options& options, const ModelConfig& model, const RunConfig& config,
+void run_plan_of_stages(const Options& options, const TrainingWorkload& workload, const RunConfig& config,
                         const Target& target) {
   check(!options.saved, ErrorCode::kInvalidArgument,
         "--saved lists what one graph keeps, and stages have several: leave it out, or set parallel.pipeline=1");
-  const PipelineReport report = plan_stages(model, config, target);
-  std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
+  const PipelineReport report = plan_stages(workload, config, target);
+  std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
   if (options.peak) fmt::print("{}", peak_text(report.largest().rank));
   if (options.json || target.memory_bytes == 0 || report.largest().rank.total_bytes <= target.memory_bytes) return;
-  const std::string fitting = settings_that_fit(model, config, target, target.memory_bytes);
+  const std::string fitting = settings_that_fit(workload, config, target, target.memory_bytes);
   fmt::print("{}\n", fitting.empty() ? none_fits(config) : "of the settings that fit: " + fitting);
 }
 
 void run_plan(const Options& options) {
   if (options.list_models) return list_models();
-  RunConfig config;
+  RunConfig config{.optimizer = kLanguageModelling.optimizer};
   if (options.activations) config.recipe = "bf16";  // the published formulas are of 16 bits
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
@@ -67,10 +68,10 @@ void run_plan(const Options& options) {
     return;
   }
   validate(config);
-  ModelConfig model = resolve_model(config, 0);
-  if (config.pipeline > 1) return run_plan_of_stages(options, model, config, target);
-  PlanReport report = plan_training(model, config, target);
-  std::fputs(options.json ? to_json(report).c_str() : to_text(report, model, target).c_str(), stdout);
+  const LanguageModel workload(resolve_model(config, 0), config);
+  if (config.pipeline > 1) return run_plan_of_stages(options, workload, config, target);
+  PlanReport report = plan_training(workload, config, target);
+  std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
   if (options.peak) fmt::print("{}", peak_text(report));
   if (!options.saved) return;
   fmt::print("kept for backward\n");

@@ -23,7 +23,7 @@ Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpo
 SIGTERM again, three seconds later or more, ends it at once.)";
 
 void run_training(const RunOptions& options) {
-  RunConfig config;
+  RunConfig config{.optimizer = kLanguageModelling.optimizer};
   SettingsTable settings = settings_of(config);
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
@@ -48,14 +48,16 @@ void run_training(const RunOptions& options) {
     fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
     return;
   }
-  fmt::print("{} at step {}, {} tokens; training loss {:.4f}", result.interrupted ? "stopped" : "finished",
-             result.run.step, result.run.tokens, result.last_loss);
+  const std::string units = result.unit.many();
+  fmt::print("{} at step {}, {} {}; training loss {:.4f}", result.interrupted ? "stopped" : "finished", result.run.step,
+             result.run.targets, units, result.last_loss);
   if (result.run.best_step > 0)
-    fmt::print(", best validation loss {:.4f} at step {}", result.run.best_loss, result.run.best_step);
+    fmt::print(", best validation {} {:.{}f} at step {}", result.metric.name, result.run.best_metric,
+               result.metric.digits, result.run.best_step);
   if (result.run.skipped_steps > 0)
     fmt::print(", {} steps skipped (gradients not finite, or no targets)", result.run.skipped_steps);
-  fmt::print("; median {:.0f} tokens/s, {:.2g} % of the time waiting for data; planned {} bytes, allocated {}\n",
-             result.tokens_per_second, 100 * result.data_seconds / result.seconds, result.planned_bytes,
+  fmt::print("; median {:.0f} {}/s, {:.2g} % of the time waiting for data; planned {} bytes, allocated {}\n",
+             result.units_per_second, units, 100 * result.data_seconds / result.seconds, result.planned_bytes,
              result.allocated_bytes);
   fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
 }

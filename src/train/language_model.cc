@@ -1,0 +1,142 @@
+#include "train/language_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "io/corpus.h"
+#include "io/tokenizer.h"
+#include "ir/builder.h"
+#include "train/batches.h"
+#include "train/start_checks.h"
+
+namespace octet {
+
+const WorkloadRow kLanguageModelling = {.open = [](const RunConfig& config) -> std::unique_ptr<TrainingWorkload> {
+  return std::make_unique<LanguageModel>(config);
+}};
+
+Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape) {
+  Graph graph(role);
+  Builder builder(graph);
+  build_loss(builder, model, shape);
+  return graph;
+}
+
+LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents)
+    : model_(std::move(model)), sequences_(sequences), length_(length), separate_documents_(separate_documents) {}
+
+LanguageModel::LanguageModel(ModelConfig model, const RunConfig& config)
+    : LanguageModel(std::move(model), config.micro_batch, config.sequence_length, config.separate_documents) {}
+
+LanguageModel::LanguageModel(const RunConfig& config) : LanguageModel(ModelConfig{}, config) {
+  train_data_ = config.train_data, validation_data_ = config.validation_data;
+  check(!train_data_.empty(), ErrorCode::kInvalidArgument,
+        "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
+  const std::optional<DatasetInfo> info = find_dataset_info(train_data_);
+  if (info) {
+    special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
+    if (info->eos_id >= 0) special_.eos = {info->eos_id};
+    if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
+  }
+  if (!config.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
+    const SpecialTokens own = read_special_tokens(config.model_from);
+    if (own.bos >= 0 || !own.eos.empty()) special_ = own;
+    if (tokenizer_folder_.empty()) tokenizer_folder_ = config.model_from;
+  }
+  if (const auto other = validation_data_.empty() ? std::nullopt : find_dataset_info(validation_data_); info && other)
+    check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
+          "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
+          validation_data_, other->tokenizer_fingerprint, train_data_, info->tokenizer_fingerprint);
+  model_ = resolve_model(config, info ? info->vocab_size : 0);
+  const auto train = open_prepared_set(train_data_, model_.vocab_size);
+  const auto validation = validation_data_.empty() ? nullptr : open_prepared_set(validation_data_, model_.vocab_size);
+  const SampleOrder order = config.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled;
+  training_ = std::make_unique<TokenSampler>(
+      train, SampleOptions{.length = length_, .order = order, .seed = static_cast<uint64_t>(config.seed)});
+  record_ = {.data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train->tokens(),
+                                 train->documents(), length_, config.sampling, config.seed,
+                                 config.accumulation() * sequences_),
+             .checksum = fmt::format("{:08x}", train->checksum())};
+  if (!validation) return;
+  validation_ =
+      std::make_unique<TokenSampler>(validation, SampleOptions{.length = length_, .order = SampleOrder::kSequential});
+  record_.validation =
+      fmt::format("{} tokens {} documents checksum {:08x} length {} separate {} of them {}", validation->tokens(),
+                  validation->documents(), validation->checksum(), length_, separate_documents_, config.eval_tokens);
+}
+
+Graph LanguageModel::loss(GraphRole role, int64_t) const {
+  return loss_graph(role, model_, batch_shape(sequences_, length_, separate_documents_, role == GraphRole::kTrain));
+}
+
+std::string LanguageModel::description() const {
+  return fmt::format("{} {} layers, {} wide, {} heads ({} key/value), vocabulary {}", model_.architecture,
+                     model_.layers, model_.hidden, model_.heads, model_.kv_head_count(), model_.vocab_size);
+}
+
+int64_t LanguageModel::most_ranks(Axis axis) const {
+  return axis == Axis::kPipeline ? model_.layers : axis == Axis::kTensor ? model_.heads : 1;
+}
+
+std::unique_ptr<TrainingWorkload> LanguageModel::with_settings(const RunConfig& config) const {
+  return std::make_unique<LanguageModel>(model_, config);
+}
+
+Batch LanguageModel::batch(DataSplit split, int64_t index) const {
+  const TokenSampler& sampler = split == DataSplit::kTraining ? *training_ : *validation_;
+  const int64_t first = index * sequences_;
+  const int64_t end =
+      split == DataSplit::kTraining ? first + sequences_ : std::min(first + sequences_, sampler.samples_per_epoch());
+  BatchPacker packer(sequences_, length_, separate_documents_);
+  TokenSample sample;
+  for (int64_t i = first; i < end; ++i) {
+    sampler.get(i, sample);
+    packer.add(sample);
+  }
+  return packer.finish();
+}
+
+int64_t LanguageModel::validation_batches() const {
+  return validation_ ? (validation_->samples_per_epoch() + sequences_ - 1) / sequences_ : 0;
+}
+
+std::vector<Metric> LanguageModel::metrics() const {
+  return {{.name = "loss"}, {.name = "perplexity", .shown = [](double loss) { return std::exp(loss); }, .digits = 2}};
+}
+
+FileSet LanguageModel::weight_files(const Program& program, DType dtype, int64_t max_bytes) const {
+  return octet::weight_files(program, model_, dtype, max_bytes);
+}
+
+void LanguageModel::write_files(const std::string& folder, DType weights) const {
+  const char* dtype = weights == DType::kF32 ? "float32" : "bfloat16";
+  write_file(folder + "/config.json", to_hugging_face_config(model_, special_, dtype));
+  if (!tokenizer_folder_.empty()) copy_tokenizer_files(tokenizer_folder_, folder);
+}
+
+void LanguageModel::load(const std::string& folder, Executor& executor, const BytesLoaded& loaded) const {
+  load_weights(*open_weights(folder), executor, loaded);
+}
+
+void LanguageModel::check_same_model(const std::string& checkpoint) const { check_same_sizes(model_, checkpoint); }
+
+void LanguageModel::check_start(const std::string& folder) const {
+  for (const std::string& prefix : {train_data_, validation_data_}) {
+    const std::optional<DatasetInfo> info = prefix.empty() ? std::nullopt : find_dataset_info(prefix);
+    if (!info) continue;
+    check_vocabulary(folder, prefix, *info);
+    break;  // both were made with one tokenizer
+  }
+  TrainingWorkload::check_start(folder);
+  if (const int64_t known = read_model_config(folder).max_positions; known < model_.max_positions)
+    log_warning(
+        "model.from {} was made for sequences of at most {} tokens: this run trains on {} and writes {} into the "
+        "config.json of its checkpoints",
+        folder, known, length_, model_.max_positions);
+}
+
+}  // namespace octet

@@ -1,0 +1,59 @@
+// Language modelling: the target of a token is the next one, where the data set counts it. Decoders of src/model/,
+// their Hugging Face folders, and prepared token sets.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/dataset.h"
+#include "model/hugging_face.h"
+#include "model/model.h"
+#include "train/workload.h"
+
+namespace octet {
+
+class LanguageModel : public TrainingWorkload {
+ public:
+  // Graphs and plans alone: it has no batches.
+  LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents = false);
+  LanguageModel(ModelConfig model, const RunConfig& config);
+  // With the sets that the settings name. Throws where they are missing, or do not fit the model or each other.
+  explicit LanguageModel(const RunConfig& config);
+
+  Graph loss(GraphRole role, int64_t shape) const override;
+  int64_t units() const override { return sequences_ * length_; }
+  std::string description() const override;
+  int64_t most_ranks(Axis axis) const override;
+  std::unique_ptr<TrainingWorkload> with_settings(const RunConfig& config) const override;
+
+  // Training micro-batch m of n sequences holds samples m n to m n + n - 1 of the order that data.sampling names.
+  Batch batch(DataSplit split, int64_t index) const override;
+  int64_t validation_batches() const override;
+  DataRecord data() const override { return record_; }
+  std::vector<Metric> metrics() const override;
+
+  FileSet weight_files(const Program& program, DType dtype, int64_t max_bytes) const override;
+  void write_files(const std::string& folder, DType weights) const override;
+  void load(const std::string& folder, Executor& executor, const BytesLoaded& loaded) const override;
+  void check_same_model(const std::string& checkpoint) const override;
+  void check_start(const std::string& folder) const override;
+
+  const ModelConfig& model() const { return model_; }
+
+ private:
+  ModelConfig model_;
+  int64_t sequences_, length_;
+  bool separate_documents_;
+  std::string train_data_, validation_data_;  // prefixes
+  SpecialTokens special_;                     // of the data, or of the folder that the run begins from
+  std::string tokenizer_folder_;              // "" where there is none
+  std::unique_ptr<const TokenSampler> training_, validation_;
+  DataRecord record_;
+};
+
+extern const WorkloadRow kLanguageModelling;
+
+// The loss of one micro-batch of any decoder, alone: what the graphs of a LanguageModel are.
+Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape);
+
+}  // namespace octet

@@ -1,0 +1,60 @@
+#include "train/workload.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "exec/logical_states.h"
+#include "train/start_checks.h"
+
+namespace octet {
+namespace {
+
+// Parameters under their own names.
+class OwnNames : public WeightSource {
+ public:
+  explicit OwnNames(const std::string& folder) : folder_(folder), file_(open_safetensors(folder)) {}
+
+  ParamView view(const std::string& param, const Shape& shape) const override {
+    const TensorType* type = file_->find_type(param);
+    check(type != nullptr && type->shape == shape, ErrorCode::kInvalidArgument,
+          "{}: {} {}, this run's model wants {}: set the sizes of the checkpoint, or start a new run in another out=",
+          folder_, param, type == nullptr ? "is not in it" : "is " + to_string(*type), to_string(shape));
+    const int64_t rows = shape[0];
+    return view_of(type->dtype, file_->read(param).bytes.data(), rows, shape.elements() / rows, folder_ + ": " + param);
+  }
+
+ private:
+  std::string folder_;
+  std::unique_ptr<TensorSource> file_;
+};
+
+}  // namespace
+
+double Metric::join(std::span<const double> parts, int64_t targets) const {
+  if (targets == 0) return std::nan("");
+  double joined = how == Join::kMax ? -INFINITY : 0;
+  for (const double part : parts) joined = how == Join::kMax ? std::max(joined, part) : joined + part;
+  if (how == Join::kMean) joined /= static_cast<double>(targets);
+  return shown != nullptr ? shown(joined) : joined;
+}
+
+FileSet TrainingWorkload::weight_files(const Program& program, DType dtype, int64_t max_bytes) const {
+  return state_files(
+      program, [](StateRole role) { return role == StateRole::kMaster; }, "model", max_bytes, dtype);
+}
+
+void TrainingWorkload::load(const std::string& folder, Executor& executor, const BytesLoaded& loaded) const {
+  load_weights(OwnNames(folder), executor, loaded);
+}
+
+void TrainingWorkload::check_same_model(const std::string& checkpoint) const {
+  const OwnNames weights(checkpoint);
+  const Graph graph = loss(GraphRole::kTrain, 0);
+  for (const Node& node : graph.nodes())
+    if (node.op == Op::kParam) weights.view(node.name, node.results[0].shape);
+}
+
+void TrainingWorkload::check_start(const std::string& folder) const { check_whole(folder); }
+
+}  // namespace octet
