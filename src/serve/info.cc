@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "infer/engine_settings.h"
 #include "serve/chat_core.h"
 
 namespace octet::serve {
@@ -37,22 +38,20 @@ std::string show_model(const ApiRequest& request, const ApiModel& model) {
 }
 
 std::string server_info(const ApiRequest&, const ApiModel& model) {
-  const EngineOptions& engine = model.engine->options();
   const EngineStats stats = model.engine->stats();
-  return dump({{"version", model.version},
-               {"model", model.names},
-               {"task", model.engine->encoder() != nullptr ? "embed" : "generate"},
-               {"chat", model.chat != nullptr},
-               {"device", engine.device},
-               {"recipe", engine.recipe},
-               {"kv_cache", engine.kv_cache},
+  Json json = {{"version", model.version}, {"model", model.names}, {"chat", model.chat != nullptr}};
+  EngineOptions engine = model.engine->options();
+  const SettingsTable settings = settings_of(engine);
+  for (const SettingsTable::Row& row : settings.rows())
+    json[row.name] = std::holds_alternative<uint8_t*>(row.target)  // an enum
+                         ? Json(settings.get(row.name))
+                         : std::visit([](const auto* field) -> Json { return *field; }, row.target);
+  json.update({{"task", model.engine->encoder() != nullptr ? "embed" : "generate"},
                {"context", model.engine->context()},
                {"vocab_size", model.engine->vocab_size()},
-               {"max_sequences", engine.max_sequences},
-               {"max_step_tokens", engine.max_step_tokens},
-               {"block_size", engine.block_size},
                {"kv_blocks", stats.kv_blocks},
                {"kv_bytes", stats.kv_bytes}});
+  return dump(json);
 }
 
 std::string render_chat(const ApiRequest& request, const ApiModel& model) {

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/testing/test_error.h"
+#include "infer/engine_settings.h"
 #include "infer/testing/engine_test.h"
 #include "serve/testing/answer.h"
 
@@ -353,8 +354,12 @@ TEST_F(ServerTest, TokensModelsAndInfo) {
   EXPECT_EQ(ask("GET", "/v1/models").json()["data"].size(), 2u);
   EXPECT_EQ(ask("GET", "/v1/models/alias").json()["root"], "tiny");
   EXPECT_EQ(ask("GET", "/v1/models/none").status, 404);
-  EXPECT_EQ(ask("GET", "/server_info").json()["vocab_size"], 61);
-  EXPECT_EQ(ask("GET", "/server_info").json()["block_size"], 4);
+  const Json info = ask("GET", "/server_info").json();
+  EXPECT_EQ(info["vocab_size"], 61);
+  EXPECT_EQ(info["block_size"], 4);
+  EXPECT_EQ(info["policy"], "max-utilization");
+  EngineOptions engine;
+  for (const std::string& name : settings_of(engine).names()) EXPECT_TRUE(info.contains(name)) << name;
   EXPECT_NE(ask("GET", "/version", "", "X-Request-Id: mine\r\n").head.find("\r\nX-Request-Id: mine"),
             std::string::npos);
 }
