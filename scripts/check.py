@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that need no build. Usage: scripts/check.py all|format|layers|docs|results|sizes|loc|map"""
+"""Checks that need no build. Usage: scripts/check.py all|format|layers|docs|prose|results|sizes|loc|map"""
 import pathlib
 import re
 import subprocess
@@ -11,6 +11,21 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 IS_TEST = re.compile(r"_(test|bench|fuzz)\.cc$")
 IS_SHARED_BY_TESTS = re.compile(r"/testing/|cases\.(cc|h)$")
+PHRASES = {  # what documents and messages do not say, and what they say instead
+    r"\bwhoever\b|\bnobody\b": "anyone who, no one, unknown",
+    r"\b(?:is|are) no targets\b": "are excluded from the loss",
+    r"\b(?:is|are) what (?:it is|they are) without\b": "is unchanged",
+    r"\b(?:is|are) no (?:JSON|text|list|object|folder|member|input|base64)\b": "is not a, non-text",
+    r"\bas ever\b": "as usual",
+    r"\btold apart\b": "distinguished, parsed",
+    r"\bthe most (?:is|are)\b": "at most",
+    r"\bcan be had\b": "is available",
+    r"\binside of\b": "in, within",
+    r"\bto and fro\b": "back and forth",
+    r"\bpassed over\b": "skipped",
+    r"\brunning texts?\b": "running sequence",
+    r"\bstrangers\b": "others, untrusted clients",
+}
 MODEL_MAY_INCLUDE = {"ir/builder.h", "base/error.h", "base/json.h"}
 
 
@@ -116,24 +131,53 @@ def check_results():
     return [f"{path.relative_to(ROOT)}: not what its data gives (scripts/results.py writes it)" for path in found]
 
 
+def without_comments(text):
+    """C++ with as many lines."""
+    return re.sub(r"""/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")""", lambda m: m[1] or "\n" * m[0].count("\n"), text,
+                  flags=re.S)
+
+
+def product_sources():
+    """C++ and CUDA sources of src/, tools/ and include/, without tests, benchmarks, fuzz targets and what tests share
+    (*_test.cc, *_bench.cc, *_fuzz.cc, testing/, *cases.*, tools/bench/)."""
+    return [path for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include")
+                                       for suffix in ("cc", "h", "cu", "cuh", "def")))
+            if not (IS_TEST.search(str(path)) or IS_SHARED_BY_TESTS.search(str(path))
+                    or str(path).startswith("tools/bench/"))]
+
+
+def find_phrases(text):
+    """(line, phrase, what to say instead) of PHRASES in a text, across line ends and adjacent string literals."""
+    gap = r'(?:\s|"\s*\n\s*")+'
+    for phrase, instead in PHRASES.items():
+        for match in re.finditer(phrase.replace(" ", gap), text):
+            yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].replace('"', "").split()), instead
+
+
+def check_prose():
+    """Documents and string literals of the product have none of PHRASES."""
+    texts = {path: re.sub(r"```.*?```", lambda code: "\n" * code[0].count("\n"), (ROOT / path).read_text(), flags=re.S)
+             for path in tracked("README.md", "docs/*.md") if path.parent.name != "lab"}
+    for path in product_sources():
+        code = without_comments((ROOT / path).read_text())
+        # All but literals becomes blank; between adjacent literals only the quotes and a line end remain.
+        texts[path] = "".join(literal or "\n" * other.count("\n") for literal, other in
+                              re.findall(r'("(?:\\.|[^"\\\n])*")|([^"]+|")', code))
+    return [f"{path}:{line}: '{phrase}' (say: {instead})" for path, text in texts.items()
+            for line, phrase, instead in find_phrases(text)]
+
+
 def code_lines(text):
     """Number of C++ lines that are neither blank nor comment."""
-    text = re.sub(r"""/\*.*?\*/|//[^\n]*|("(?:\\.|[^"\\\n])*")""", lambda m: m[1] or "\n" * m[0].count("\n"), text,
-                  flags=re.S)
-    return sum(1 for line in text.splitlines() if line.strip())
+    return sum(1 for line in without_comments(text).splitlines() if line.strip())
 
 
 def count_lines():
-    """Room -> lines of the product: C++ and CUDA sources of src/, tools/ and include/, neither blank nor comment. Tests,
-    benchmarks, fuzz targets and what tests share (*_test.cc, *_bench.cc, *_fuzz.cc, testing/, *cases.*, tools/bench/)
-    do not count."""
+    """Room -> lines of product_sources(), neither blank nor comment."""
     order = list(rooms())
     counts = dict.fromkeys(order + ["tools", "include"], 0)
-    for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include")
-                          for suffix in ("cc", "h", "cu", "cuh", "def"))):
+    for path in product_sources():
         text = str(path)
-        if IS_TEST.search(text) or IS_SHARED_BY_TESTS.search(text) or text.startswith("tools/bench/"):
-            continue
         room = room_of(text.removeprefix("src/"), order) if text.startswith("src/") else path.parts[0]
         counts[room] += code_lines((ROOT / path).read_text())
     return counts
@@ -174,8 +218,8 @@ def check_sizes():
     return faults
 
 
-CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "results": check_results,
-          "sizes": check_sizes, "loc": check_loc}
+CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose,
+          "results": check_results, "sizes": check_sizes, "loc": check_loc}
 
 
 def main():

@@ -185,7 +185,7 @@ class ServeLoad {
     RequestRecord& record = result_.drive.records[i];
     const nlohmann::json event = nlohmann::json::parse(data, nullptr, /*allow_exceptions=*/false);
     if (!event.is_object()) {
-      record.error = fmt::format("an event is no JSON object: {}", data.substr(0, kLongestMessage));
+      record.error = fmt::format("an event is not a JSON object: {}", data.substr(0, kLongestMessage));
       return;
     }
     if (has_text(event, "error")) record.error = message_of(std::string(data));
@@ -235,7 +235,7 @@ class ServeLoad {
       kind = "stream";
       if (record.error.empty())
         record.error = answer.body.empty() ? "the stream ended without a finish_reason"
-                                           : "the reply is no stream of events: " + message_of(answer.body);
+                                           : "the reply is not an event stream: " + message_of(answer.body);
     }
     const std::lock_guard lock(mutex_);
     if (kind.empty()) {

@@ -146,8 +146,8 @@ void convert_loop(const From* __restrict source, To* __restrict destination, int
 
 int64_t dtype_bytes(DType dtype) {
   const DTypeRow& type = row(dtype);
-  check(type.bits % 8 == 0, ErrorCode::kInternal, "an element of {} is {} bits, which are no whole bytes", type.name,
-        type.bits);
+  check(type.bits % 8 == 0, ErrorCode::kInternal, "an element of {} is {} bits, which is not a whole number of bytes",
+        type.name, type.bits);
   return type.bits / 8;
 }
 

@@ -27,13 +27,13 @@ std::vector<Tool> read_tools(const CallRules& rules, const Json& tools) {
   for (const Json& item : tools) {
     const Json& function = item.is_object() && item.contains("function") ? item["function"] : item;
     check(function.is_object() && function.contains("name") && function["name"].is_string(),
-          ErrorCode::kInvalidArgument, "tools: {} is no {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}",
+          ErrorCode::kInvalidArgument, "tools: {} is not {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}",
           item.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 100));
     Tool tool{.name = function["name"].get<std::string>()};
     check(!tool.name.empty() && std::ranges::all_of(tool.name, is_name_byte), ErrorCode::kInvalidArgument,
-          "tool '{}': a name to be called by is letters, digits, '_', '-', '.', ':' and '/'", tool.name);
+          "tool '{}': want a name of letters, digits, '_', '-', '.', ':' and '/'", tool.name);
     check(std::ranges::find(out, tool.name, &Tool::name) == out.end(), ErrorCode::kInvalidArgument,
-          "tool '{}': there are two of that name", tool.name);
+          "tool '{}': two tools have this name", tool.name);
     if (!rules.only.empty() && tool.name != rules.only) continue;
     tool.guided = rules.required || (function.contains("strict") && function["strict"] == true);
     const bool given = function.contains("parameters") && !function["parameters"].is_null();
@@ -42,7 +42,7 @@ std::vector<Tool> read_tools(const CallRules& rules, const Json& tools) {
     if (tool.guided && !given) tool.parameters["properties"] = Json::object();
     out.push_back(std::move(tool));
   }
-  check(!out.empty(), ErrorCode::kInvalidArgument, "tools: there is no {} to be called",
+  check(!out.empty(), ErrorCode::kInvalidArgument, "tools: there is no {} to call",
         rules.only.empty() ? "function" : "'" + rules.only + "'");
   return out;
 }
@@ -68,7 +68,7 @@ class Replies {
  public:
   Replies(Expressions& x, const CallRules& rules, const GuideLimits& limits) : x_(x), rules_(rules), limits_(limits) {
     check(std::ranges::find(reply_formats(), rules.format) != reply_formats().end(), ErrorCode::kInvalidArgument,
-          "tool call format '{}': there are {}", rules.format, fmt::join(reply_formats(), ", "));
+          "tool call format '{}' (want one of {})", rules.format, fmt::join(reply_formats(), ", "));
   }
 
   Expr make(std::unique_ptr<JsonSchema>& schema, const Json& tools) {
@@ -119,7 +119,7 @@ class Replies {
     check(x_.alive(object), ErrorCode::kInvalidArgument, "no object fits its parameters");
     if (value_end().empty()) return tool.guided ? x_.concat(x_.byte('{'), object) : object;
     check(tool.parameters.dump().find(value_end()) == std::string::npos, ErrorCode::kInvalidArgument,
-          "its parameters hold '{}', which ends a value in this reply format", value_end());
+          "its parameters contain '{}', which ends a value in this reply format", value_end());
     ArgumentTags tags;
     if (rules_.format == "glm4") {
       tags = {mark("<arg_key>"), x_.concat({mark("</arg_key>"), x_.byte('\n'), mark("<arg_value>")}),

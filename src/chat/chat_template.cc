@@ -99,7 +99,7 @@ RenderedPrompt ChatTemplate::render(const ordered_json& bindings, const ordered_
   for (const bool trust : {false, true}) {
     const ordered_json& given = trust ? trusted : bindings;
     if (given.is_null()) continue;
-    check(given.is_object(), ErrorCode::kInternal, "bindings of a template are no object");
+    check(given.is_object(), ErrorCode::kInternal, "the bindings of a template are not an object");
     for (const auto& [name, value] : given.get_ref<const ordered_json::object_t&>()) {
       const auto number = impl_->parsed.numbers.find(name);
       if (number == impl_->parsed.numbers.end()) continue;
@@ -130,7 +130,7 @@ void shape_content(ordered_json& content, const MessageForm& form) {
   std::string text;
   for (const ordered_json& part : content) {
     const bool known = part.is_object() && part.contains("text") && part["text"].is_string();
-    check(known, ErrorCode::kInvalidArgument, "content: a part without text, which this chat template cannot take: {}",
+    check(known, ErrorCode::kInvalidArgument, "content: a non-text part, which this chat template cannot render: {}",
           part.dump(-1, ' ', false, ordered_json::error_handler_t::replace).substr(0, 200));
     if (&part != &content.front()) text += '\n';
     text += part["text"].get_ref<const std::string&>();
@@ -148,7 +148,7 @@ void shape_arguments(ordered_json& arguments, const MessageForm& form) {
     const auto& text = arguments.get_ref<const std::string&>();
     check_json_cost(text, "the text of a tool call's arguments", kMaxArgumentDepth);
     ordered_json parsed = text.empty() ? ordered_json::object() : ordered_json::parse(text, nullptr, false);
-    check(parsed.is_object(), ErrorCode::kInvalidArgument, "arguments of a tool call are no JSON object: {}",
+    check(parsed.is_object(), ErrorCode::kInvalidArgument, "the arguments of a tool call are not a JSON object: {}",
           text.substr(0, 200));
     arguments = std::move(parsed);
   }

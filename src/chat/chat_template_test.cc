@@ -194,7 +194,7 @@ TEST(ChatTemplate, ShapesMessages) {
             message(parts, "{\"x\":1}"));
   EXPECT_EQ(messages_for_template(message("a", "{}"), {.content = MessageForm::Content::kParts}),
             message(ordered_json::array({parts[0]}), ordered_json::object()));
-  EXPECT_NE(error_of([&] { messages_for_template(message("a", "[1]"), {}); }).find("no JSON object: [1]"),
+  EXPECT_NE(error_of([&] { messages_for_template(message("a", "[1]"), {}); }).find("not a JSON object: [1]"),
             std::string::npos);
   const ordered_json image = ordered_json::array({{{"type", "image_url"}}});
   EXPECT_NE(error_of([&] { messages_for_template(message(image, "{}"), {}); }).find("image_url"), std::string::npos);

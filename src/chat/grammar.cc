@@ -41,7 +41,7 @@ class Parser {
       space(true);
       Part body = choice(0);
       rules_[size_t(index)].body = std::move(body);
-      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') refuse("what is no part of a rule");
+      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') refuse("text outside a rule");
     }
     for (const Rule& r : rules_)
       check(r.defined, ErrorCode::kInvalidArgument, "grammar: no definition of rule '{}'", r.name);
@@ -99,11 +99,11 @@ class Parser {
   }
 
   uint32_t character() {
-    if (!more()) refuse("the end inside of a literal");
+    if (!more()) refuse("the end within a literal");
     const uint8_t lead = uint8_t(text_[at_]);
     if (lead == '\\') {
       at_++;
-      if (!more()) refuse("the end inside of a literal");
+      if (!more()) refuse("the end within a literal");
       const char c = text_[at_++];
       switch (c) {
         case 'x': return hex(2);

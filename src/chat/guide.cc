@@ -44,7 +44,7 @@ class Guide {
     for (const auto& masks : masks_) masks->forget();
     count();
     check(limits_.memory->used <= limits_.memory->most, ErrorCode::kOutOfMemory,
-          "guides take more than {} MB together: try again later", limits_.memory->most >> 20);
+          "all guides together take more than {} MB: try again later", limits_.memory->most >> 20);
   }
 
   mutable std::mutex lock_;
@@ -66,7 +66,7 @@ std::shared_ptr<const Guide> make_guide(const GuideLimits& limits, Make make) {
   auto guide = std::make_shared<Guide>(limits);
   guide->root_ = make(*guide);
   guide->expressions_.begin_work();
-  check(guide->expressions_.alive(guide->root_), ErrorCode::kInvalidArgument, "guide: no text can satisfy it");
+  check(guide->expressions_.alive(guide->root_), ErrorCode::kInvalidArgument, "guide: no output can satisfy it");
   guide->count_memory();
   return guide;
 }

@@ -168,7 +168,7 @@ Value to_json(Runtime& runtime, const Call& call) {
   if (const Value& separators = call.args[2]; separators.is(Kind::kList)) {
     const auto items = separators.list->items;
     runtime.check(items.size() == 2 && items[0].is_string() && items[1].is_string(),
-                  "tojson: separators want two strings");
+                  "tojson: separators must be two strings");
     style.item_separator = items[0].text(), style.key_separator = items[1].text();
   }
   TextBuilder out(runtime);

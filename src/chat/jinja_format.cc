@@ -108,7 +108,7 @@ Value format_percent(Runtime& runtime, const Value& format, const Value& values)
     Value value = absent();
     if (peek() == '(') {
       const size_t close = text.find(')', at);
-      runtime.check(close != std::string_view::npos && values.is(Kind::kDict), "the format \"{}\" wants a dict", text);
+      runtime.check(close != std::string_view::npos && values.is(Kind::kDict), "the format \"{}\" needs a dict", text);
       value = get_member(runtime, values, cut_text(runtime, format, at + 1, close));
       runtime.check(!value.is_undefined(), "the format \"{}\": no such key", text);
       at = close + 1, used = 1;

@@ -98,7 +98,7 @@ int compare(Runtime& runtime, const Value& a, const Value& b) {
     return sign(a.text(), b.text());
   }
   const bool lists = a.is(Kind::kList) && b.is(Kind::kList) && a.list->type == b.list->type && a.list->indexed();
-  runtime.check(lists, "'{}' and '{}' have no order", type_name(a), type_name(b));
+  runtime.check(lists, "'{}' and '{}' cannot be compared", type_name(a), type_name(b));
   const Runtime::Nested nested(runtime);
   const auto x = a.list->items, y = b.list->items;
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
@@ -128,7 +128,7 @@ size_t hash_value(Runtime& runtime, const Value& value) {
 
 bool contains(Runtime& runtime, const Value& container, const Value& item) {
   if (container.is_string()) {
-    runtime.check(item.is_string(), "'in' wants a string to look for in a string, got {}", type_name(item));
+    runtime.check(item.is_string(), "'in' expects a string to search for in a string, got {}", type_name(item));
     runtime.charge_bytes(container.size);
     return container.text().find(item.text()) != std::string_view::npos;
   }

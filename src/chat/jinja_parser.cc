@@ -29,7 +29,7 @@ class Parser {
         }
         if (const Stmt* stmt = statement(token.line)) stmts.push_back(stmt);
       } else {
-        if (ends.size() != 0) tokens_.fail("the template ends where {{% {} %}} is wanted", *(ends.end() - 1));
+        if (ends.size() != 0) tokens_.fail("the template ends where {{% {} %}} is expected", *(ends.end() - 1));
         return into_.arena.copy(stmts);
       }
     }

@@ -60,7 +60,7 @@ void Renderer::assign(int32_t name, const Value& value) {
 void Renderer::assign(const Target& target, const Value& value) {
   if (!target.attribute.empty()) {
     const Value& space = lookup(target.name);
-    check(space.is(Kind::kDict) && space.dict->is_namespace, "{}.{} cannot be set: it is no namespace",
+    check(space.is(Kind::kDict) && space.dict->is_namespace, "{}.{} cannot be set: it is not a namespace",
           template_.names[static_cast<size_t>(target.name)].text, target.attribute);
     return set_attribute(*this, *space.dict, target.attribute, value);
   }

@@ -230,7 +230,7 @@ Value map(Runtime& runtime, const Call& call) {
   const Value path = keyword("attribute"), otherwise = keyword("default");
   const Builtin* filter = nullptr;
   if (is_absent(path)) {
-    runtime.check(!call.args.empty() && call.args[0].is_string(), "map wants the name of a filter, or attribute=");
+    runtime.check(!call.args.empty() && call.args[0].is_string(), "map expects the name of a filter, or attribute=");
     filter = find_filter(call.args[0].text());
     runtime.check(filter != nullptr, "unknown filter \"{}\"", call.args[0].text());
   }

@@ -69,7 +69,7 @@ Value with_case(Runtime& runtime, const Value& string, LetterCase letters) {
 Value strip_text(Runtime& runtime, const Value& string, const Value& characters, bool left, bool right) {
   const std::string_view text = string.text();
   const bool spaces = no_characters(characters);
-  runtime.check(spaces || characters.is_string(), "strip wants characters, got a {}", type_name(characters));
+  runtime.check(spaces || characters.is_string(), "strip expects characters, got a {}", type_name(characters));
   const auto goes = [&](const Utf8Char& c, size_t at) {
     if (c.length == 0) return false;
     if (spaces) return unicode_is_space(c.code);
@@ -89,7 +89,7 @@ Value strip_text(Runtime& runtime, const Value& string, const Value& characters,
 }
 
 Value replace_text(Runtime& runtime, const Value& string, const Value& from, const Value& to, int64_t limit) {
-  runtime.check(from.is_string() && to.is_string(), "replace wants strings, got a {} and a {}", type_name(from),
+  runtime.check(from.is_string() && to.is_string(), "replace expects strings, got a {} and a {}", type_name(from),
                 type_name(to));
   const std::string_view text = string.text(), old = from.text();
   runtime.charge_bytes(text.size());
@@ -138,7 +138,7 @@ Value split_text(Runtime& runtime, const Value& string, const Value& separator, 
       }
     }
   } else {
-    runtime.check(separator.is_string() && separator.size > 0, "split wants a separator that is not empty");
+    runtime.check(separator.is_string() && separator.size > 0, "split expects a non-empty separator");
     const std::string_view mark = separator.text();
     size_t begin = 0, end = text.size();
     while (more()) {

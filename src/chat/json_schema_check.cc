@@ -240,8 +240,7 @@ class Checker {
         continue;
       }
       const Json* target = edges->second[next++];
-      check(!open.contains(target), ErrorCode::kInvalidArgument,
-            "JSON schema: \"$ref\" leads round to the same value without end");
+      check(!open.contains(target), ErrorCode::kInvalidArgument, "JSON schema: \"$ref\" refers to itself without end");
       if (closed_.contains(target)) continue;
       open.insert(target);
       path.emplace_back(target, 0);
@@ -283,12 +282,12 @@ const Json& resolve(const Json& document, std::string_view reference) {
       own = document[name].get_ref<const std::string&>();
   own = own.substr(0, own.find('#'));
   check(base.empty() || base == own, ErrorCode::kInvalidArgument,
-        "JSON schema: \"$ref\": \"{}\" leads out of the document, which is not followed", reference);
+        "JSON schema: \"$ref\": \"{}\" refers to another document, which is not supported", reference);
   const std::string pointer = hash == reference.npos ? "" : unescaped(reference.substr(hash + 1));
   try {
     return document.at(nlohmann::json_pointer<std::string>(pointer));
   } catch (const nlohmann::json::exception&) {
-    fail(ErrorCode::kInvalidArgument, "JSON schema: \"$ref\": \"{}\" leads nowhere (want #/path/in/the/document)",
+    fail(ErrorCode::kInvalidArgument, "JSON schema: \"$ref\": \"{}\" refers to nothing (want #/path/in/the/document)",
          reference);
   }
 }

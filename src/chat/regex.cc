@@ -74,7 +74,7 @@ class Parser {
   }
 
   uint32_t character() {
-    if (!more()) refuse("the end, where a character is wanted");
+    if (!more()) refuse("the end, where a character is expected");
     const uint8_t lead = uint8_t(text_[at_]);
     const int length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
     if (length == 0 || at_ + size_t(length) > text_.size()) refuse("bytes that are not UTF-8");
@@ -340,7 +340,7 @@ class Lowering {
         any_consumes = any_consumes || !asserts(part.parts[j]);
       }
       check(!open || !any_consumes || !all_nullable || !holds(part.parts[i], kind), ErrorCode::kInvalidArgument,
-            "regex: '{}' beside a part that may be empty is not enforced", kind == Part::kBegin ? '^' : '$');
+            "regex: '{}' next to a part that may be empty is not enforced", kind == Part::kBegin ? '^' : '$');
       return open && !any_consumes;
     };
     return {edge(left, 0, i, Part::kBegin), edge(right, i + 1, part.parts.size(), Part::kEnd)};
@@ -360,7 +360,7 @@ class Lowering {
         const Part& inner = part.parts[0];
         if (part.least == 0 && part.most == 1) return x_.alt({kEmptyText, lower(inner, left, right)});
         check(!holds(inner, Part::kBegin) && !holds(inner, Part::kEnd), ErrorCode::kInvalidArgument,
-              "regex: '^' or '$' inside of a repetition is not enforced");
+              "regex: '^' or '$' in a repetition is not enforced");
         return x_.repeat(lower(inner, false, false), part.least, part.most);
       }
       case Part::kSequence: {
@@ -371,7 +371,7 @@ class Lowering {
         }
         return all;
       }
-      default: fail(ErrorCode::kInvalidArgument, "regex: a look-ahead inside of a group is not enforced");
+      default: fail(ErrorCode::kInvalidArgument, "regex: a look-ahead in a group is not enforced");
     }
   }
 

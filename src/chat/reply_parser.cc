@@ -34,7 +34,7 @@ CallFormat calls_of(const std::string& name) {
   if (name.empty()) return {};
   for (const NamedFormat& format : formats())
     if (format.name == name) return format.calls();
-  fail(ErrorCode::kInvalidArgument, "tool call format '{}': there are {}", name, fmt::join(reply_formats(), ", "));
+  fail(ErrorCode::kInvalidArgument, "tool call format '{}' (want one of {})", name, fmt::join(reply_formats(), ", "));
 }
 
 // Text whose white space is dropped where it stands beside reasoning or a call.

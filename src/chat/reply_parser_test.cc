@@ -362,7 +362,7 @@ TEST(ReplyParser, UnknownFormatNamesThoseThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(
         error.message(),
-        "tool call format 'hermess': there are hermes, llama3_json, mistral, granite, qwen3_coder, glm4, glm4_json");
+        "tool call format 'hermess' (want one of hermes, llama3_json, mistral, granite, qwen3_coder, glm4, glm4_json)");
   }
 }
 

@@ -105,8 +105,8 @@ std::vector<int32_t> choose_windows(const std::vector<int32_t>& ids, int64_t sam
                                     int32_t begin_id) {
   const int64_t there = std::ssize(ids) / length;
   check(samples > 0 && length > 0 && there >= samples, ErrorCode::kInvalidArgument,
-        "the calibration text is too short: {} tokens are {} windows of {}, {} are wanted: give a longer text, or "
-        "fewer with --samples or shorter ones with --length",
+        "the calibration text is too short: {} tokens are {} windows of {}, but {} are needed: give a longer text, "
+        "fewer --samples or a smaller --length",
         ids.size(), there, length, samples);
   std::vector<int64_t> windows(static_cast<size_t>(there));
   std::iota(windows.begin(), windows.end(), 0);

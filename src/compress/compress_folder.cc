@@ -241,8 +241,8 @@ class FolderRun {
       const Json journal = Json::parse(read_file(path));
       for (const auto& [key, value] : settings_.items())
         check(journal.at("settings").at(key) == value, ErrorCode::kInvalidArgument,
-              "{} holds an interrupted run with other settings: {} was {} and is {} now: give what it was, or remove "
-              "the folder",
+              "{} contains an interrupted run with other settings: {} was {} and is {}: give the earlier settings, or "
+              "remove the folder",
               folder_, key, journal.at("settings").at(key).dump(), value.dump());
       for (const Json& layer : journal.at("layers")) {
         std::vector<LinearReport>& entries = done_.emplace_back();
@@ -250,7 +250,7 @@ class FolderRun {
           entries.push_back({entry.at("gemm"), entry.at("error"), entry.at("kept"), entry.at("unseen")});
       }
     } catch (const Json::exception& error) {
-      fail(ErrorCode::kCorrupt, "{}: {}: remove the folder and begin again", path, error.what());
+      fail(ErrorCode::kCorrupt, "{}: {}: remove the folder and start again", path, error.what());
     }
     check(std::ssize(done_) <= layers_.layers(), ErrorCode::kCorrupt, "{} has {} layers of {}", path, done_.size(),
           layers_.layers());
@@ -274,21 +274,19 @@ void check_compress_options(const WeightSource& source, const CompressRule& rule
   const bool eight = rule.codes.bits == 8;
   check(eight ? rule.method != CompressMethod::kAwq : rule.method != CompressMethod::kSmoothQuant,
         ErrorCode::kInvalidArgument,
-        "method {} is not for {} bits: int4 has awq, gptq and rtn, int8 smoothquant, gptq "
-        "and rtn",
+        "method {} does not support {} bits: int4 has awq, gptq and rtn, int8 has smoothquant, gptq and rtn",
         compress_method_name(rule.method), rule.codes.bits);
   check(rule.method == CompressMethod::kGptq || rule.order == ColumnOrder::kAsStored, ErrorCode::kInvalidArgument,
         "an order of columns by activations (--act-order) is GPTQ's; the method is {}",
         compress_method_name(rule.method));
-  check(
-      source.config().architecture != "llama" || !source.config().rope.interleaved, ErrorCode::kUnsupported,
-      "a llama2.c file turns neighbouring elements of heads, folders halves of them: quantize the Hugging Face folder "
-      "of this model");
+  check(source.config().architecture != "llama" || !source.config().rope.interleaved, ErrorCode::kUnsupported,
+        "a llama2.c file interleaves the elements of rotary heads, which folders do not: quantize the Hugging Face "
+        "folder of this model");
   const ParamShapes shapes = param_shapes(source.config());
   const LinearLayout layout = linear_layout(source.config());
   for (const std::string& word : rule.keep)
     check(std::ranges::any_of(layout.x_of, [&](const auto& linear) { return names_linear(word, linear.first); }),
-          ErrorCode::kInvalidArgument, "--keep {}: no linear is named so (they are {} and so on)", word,
+          ErrorCode::kInvalidArgument, "--keep {}: no linear has this name (names are {} and so on)", word,
           layout.x_of.begin()->first);
   std::set<std::string> kept;  // inputs
   for (const auto& [gemm, x] : layout.x_of)

@@ -216,7 +216,7 @@ TEST(CompressFolder, WhatCannotBeIsRefusedBeforeAnythingRuns) {
   EXPECT_NE(message([](CompressRule& rule) { rule.method = CompressMethod::kSmoothQuant; }), "");
   EXPECT_NE(message([](CompressRule& rule) { rule.order = ColumnOrder::kActivation; }).find("--act-order"),
             std::string::npos);
-  EXPECT_NE(message([](CompressRule& rule) { rule.keep = {"mlp.dwon"}; }).find("no linear is named so"),
+  EXPECT_NE(message([](CompressRule& rule) { rule.keep = {"mlp.dwon"}; }).find("no linear has this name"),
             std::string::npos);
 }
 

@@ -81,7 +81,7 @@ bool is_kept(const LinearInput& input, const CompressRule& rule) {
 
 CompressMethod parse_compress_method(const std::string& name) {
   const auto found = std::ranges::find_if(kMethods, [&](const char* method) { return name == method; });
-  check(found != kMethods.end(), ErrorCode::kInvalidArgument, "no method is named {} (rtn, smoothquant, awq, gptq)",
+  check(found != kMethods.end(), ErrorCode::kInvalidArgument, "unknown method {} (want rtn, smoothquant, awq or gptq)",
         name);
   return static_cast<CompressMethod>(found - kMethods.begin());
 }

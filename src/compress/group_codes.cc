@@ -28,8 +28,8 @@ void check_rule(const CodeRule& rule, int64_t cols, const std::string& what) {
   check(rule.group == 0 || rule.group == 32 || rule.group == 64 || rule.group == 128, ErrorCode::kInvalidArgument,
         "{}: groups of {} (want 32, 64, 128 or whole rows)", what, rule.group);
   check(cols % rule.width(cols) == 0, ErrorCode::kInvalidArgument,
-        "{}: groups of {} do not divide its {} inputs: take smaller ones (--group 32, or row), or keep it as it is "
-        "(--keep)",
+        "{}: groups of {} do not divide its {} inputs: use smaller ones (--group 32, or row), or keep the linear in "
+        "bf16 (--keep)",
         what, rule.group, cols);
 }
 

@@ -77,8 +77,7 @@ PerplexityEvaluator::PerplexityEvaluator(const WeightSource& weights, const Perp
         "stride {} must lie between 1 and the window length {}", options_.stride, options_.length);
   const bool separate = options_.separate_documents;
   check(!separate || !options_.cache, ErrorCode::kUnsupported,
-        "a KV cache holds whole windows, in which documents attend to each other: leave out the cache or "
-        "--separate-documents");
+        "with a KV cache the documents of a window attend to each other: leave out --kv-cache or --separate-documents");
   const int64_t tokens = options_.windows * options_.length;
   Graph graph(GraphRole::kEval);
   Builder builder(graph);
@@ -155,7 +154,7 @@ PerplexityResult PerplexityEvaluator::run(const EvalTokens& tokens, const Tokeni
     if (on_progress) on_progress(result.tokens);
   }
   check(result.tokens > 0, ErrorCode::kInvalidArgument,
-        "none of the {} tokens is a target: prompts and begin tokens have no loss", count);
+        "all of the {} tokens are excluded from the loss, as prompts and begin tokens are", count);
   return result;
 }
 

@@ -75,8 +75,7 @@ void compare_greedy(const WeightSource& weights, const ModelConfig& model, const
   for (auto i = static_cast<size_t>(prompt_tokens); i < ids.size(); ++i) {
     const int32_t id = largest_logit(logits);
     check(id >= 0, ErrorCode::kCorrupt,
-          "verify: none of {} logits is finite: are the weights, and the numbers of config.json, the model's own?",
-          logits.size());
+          "verify: none of {} logits is finite: check that the weights and config.json belong together", logits.size());
     report.greedy_tokens += 1;
     report.greedy_equal += id == ids[i];
     const double gap = logits[static_cast<size_t>(id)] - logits[static_cast<size_t>(ids[i])];
@@ -122,7 +121,7 @@ VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, c
   int64_t vocab = weights->config().vocab_size;
   const TensorType* id_type = expected->find_type("input_ids");
   check(id_type != nullptr && id_type->shape.rank() == 2, ErrorCode::kCorrupt,
-        "{}/expected.safetensors: wants input_ids [sequences, tokens]", folder);
+        "{}/expected.safetensors: want input_ids [sequences, tokens]", folder);
   CompileOptions options{.target = target, .recipe = recipe};
   std::vector<int32_t> ids = id_tensor(*expected, "input_ids", vocab);
   std::vector<float> wanted = floats_of(expected->read("logits"));

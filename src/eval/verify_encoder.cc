@@ -21,7 +21,7 @@ struct Sequences {
 
 Sequences read_sequences(const TensorSource& expected, const std::string& where, const ModelConfig& model) {
   const TensorType* type = expected.find_type("input_ids");
-  check(type != nullptr && type->shape.rank() == 2, ErrorCode::kCorrupt, "{}: wants input_ids [sequences, tokens]",
+  check(type != nullptr && type->shape.rank() == 2, ErrorCode::kCorrupt, "{}: want input_ids [sequences, tokens]",
         where);
   Sequences s{.count = type->shape[0], .padded = type->shape[1]};
   const auto of_shape = [&](const char* name, int64_t values) {
@@ -160,7 +160,8 @@ VerifyReport verify_encoder(const std::string& folder, const Recipe& recipe, con
     names.push_back(name);
   }
   check(!names.empty(), ErrorCode::kCorrupt,
-        "{}: holds none of the model's outputs (last_hidden_state, cls, mean, last, prediction_logits, logits)", where);
+        "{}: contains none of the model's outputs (last_hidden_state, cls, mean, last, prediction_logits, logits)",
+        where);
   VerifyReport report = compare_values(all, all_wanted);
   report.compared = names, report.worst = worst.second;
   return report;

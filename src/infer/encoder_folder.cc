@@ -30,13 +30,13 @@ Pooling pooling_of(const std::string& name) {
 
 Pooling read_pooling(const std::string& path, EncoderFacts& facts) {
   const Json config = read_optional(path);
-  check(config.is_object(), ErrorCode::kCorrupt, "{}: missing, or no object", path);
+  check(config.is_object(), ErrorCode::kCorrupt, "{}: missing, or not an object", path);
   std::vector<std::string> on;
   for (const auto& [key, value] : config.items())
     if (key.starts_with("pooling_mode_") && value == true) on.push_back(key.substr(13));
   if (config.contains("pooling_mode") && config["pooling_mode"].is_string()) on = {config["pooling_mode"]};
   facts.include_prompt = member_of(config, "include_prompt", true, path);
-  check(on.size() == 1, ErrorCode::kUnsupported, "{}: {} poolings are on (want one)", path, on.size());
+  check(on.size() == 1, ErrorCode::kUnsupported, "{}: {} poolings are enabled (want one)", path, on.size());
   if (on[0] == "cls_token" || on[0] == "cls") return Pooling::kCls;
   if (on[0] == "mean_tokens" || on[0] == "mean") return Pooling::kMean;
   if (on[0] == "lasttoken") return Pooling::kLast;

@@ -99,7 +99,7 @@ void EncoderRunner::fill(const std::string& graph, std::span<const EncoderSequen
 }
 
 void EncoderRunner::launch(std::span<const EncoderSequence> step) {
-  check(std::ssize(launched_) < copies_, ErrorCode::kInternal, "encoder: {} steps are launched and not collected",
+  check(std::ssize(launched_) < copies_, ErrorCode::kInternal, "encoder: {} launched steps have not been collected",
         launched_.size());
   int64_t tokens = 0;
   for (const EncoderSequence& sequence : step) tokens += std::ssize(sequence.ids);
@@ -110,7 +110,7 @@ void EncoderRunner::launch(std::span<const EncoderSequence> step) {
 }
 
 std::vector<float> EncoderRunner::collect() {
-  check(!launched_.empty(), ErrorCode::kInternal, "encoder: no step is launched");
+  check(!launched_.empty(), ErrorCode::kInternal, "encoder: no step has been launched");
   const Launched step = launched_.front();
   launched_.erase(launched_.begin());
   const Graph& graph = executor_->program().graph(step.graph);

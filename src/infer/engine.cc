@@ -20,9 +20,9 @@ namespace {
 void check_options(EngineOptions o) {
   settings_of(o).validate();
   check(o.tensor == 1 || o.draft.empty() || o.draft == "ngram", ErrorCode::kUnsupported,
-        "tensor: a draft model does not run on several ranks (draft {}); draft ngram does", o.draft);
+        "tensor: draft models are not supported on several ranks (draft {}): give draft ngram", o.draft);
   check(!o.draft.empty() || o.accept_simulated < 0, ErrorCode::kInvalidArgument,
-        "accept_simulated: {} without a draft: give ngram", o.accept_simulated);
+        "accept_simulated: {} requires a draft: give ngram", o.accept_simulated);
   check(o.max_step_tokens >= o.max_sequences, ErrorCode::kInvalidArgument,
         "max_step_tokens: {} is less than max_sequences {}: a step computes a token of each running sequence",
         o.max_step_tokens, o.max_sequences);
@@ -93,7 +93,7 @@ void check_same_vocabulary(const std::string& draft, const Tokenizer* own, const
                            int64_t size) {
   const bool known = own != nullptr && tokenizer != nullptr;
   check(known ? own->fingerprint() == tokenizer->fingerprint() : own_size == size, ErrorCode::kInvalidArgument,
-        "draft {}: its vocabulary is another ({}, the model's is {}): give a model that was trained with the same "
+        "draft {}: its vocabulary differs from the model's ({}, the model's is {}): give a model trained with the same "
         "tokenizer, or ngram",
         draft, known ? own->fingerprint() : fmt::format("{} tokens", own_size),
         known ? tokenizer->fingerprint() : fmt::format("{} tokens", size));
@@ -147,7 +147,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const Engine
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
   if (encodes(model, options)) {
-    check(options.tensor == 1, ErrorCode::kUnsupported, "tensor: {} ranks: encoders run on one", options.tensor);
+    check(options.tensor == 1, ErrorCode::kUnsupported, "tensor: {} ranks (want 1 for encoders)", options.tensor);
     return open_encoder(model, options);
   }
   const LoggedTime start("start of the engine");

@@ -192,7 +192,7 @@ TEST(EngineBeamsFaults, WhatHasNoMeaningIsRefusedByName) {
   refused("repetition_penalty", [](auto& r) { r.sampling.repetition_penalty = 1.1; });
   refused("presence_penalty", [](auto& r) { r.sampling.presence_penalty = 1; });
   refused("frequency_penalty", [](auto& r) { r.sampling.frequency_penalty = 1; });
-  refused("4 beams and 18 tokens that end a text: want at most 20", [](auto& r) { r.stop_ids.assign(17, 5); });
+  refused("4 beams and 18 end tokens: want at most 20", [](auto& r) { r.stop_ids.assign(17, 5); });
 }
 
 TEST(EngineBeamsFaults, CancelledInAnyPhaseAllBlocksComeBack) {

@@ -114,7 +114,7 @@ TEST(EngineFaults, TheQueueIsBounded) {
     Collected text = collect(stream)[0];
     if (text.finished != FinishReason::kError) continue;
     EXPECT_EQ(text.kind, ErrorKind::kQueueFull);
-    EXPECT_NE(text.error.find("of 4 texts and "), std::string::npos) << text.error;
+    EXPECT_NE(text.error.find("of 4 sequences and "), std::string::npos) << text.error;
     ++refused;
   }
   EXPECT_GE(refused, 14);
@@ -134,7 +134,7 @@ TEST(EngineFaults, TheQueueIsBoundedInPromptTokens) {
     Collected text = collect(stream)[0];
     if (text.finished != FinishReason::kError) continue;
     EXPECT_EQ(text.kind, ErrorKind::kQueueFull);
-    EXPECT_NE(text.error.find("30 of 40 prompt tokens wait, 1 and 15 more"), std::string::npos) << text.error;
+    EXPECT_NE(text.error.find("30 of 40 prompt tokens are waiting, 1 and 15 more"), std::string::npos) << text.error;
     ++refused;
   }
   EXPECT_GE(refused, 9);

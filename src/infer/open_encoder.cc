@@ -10,14 +10,14 @@ namespace octet {
 bool encodes(const std::string& model, const EngineOptions& options) {
   const std::string& task = options.task;
   if (!path_exists(model + "/config.json")) {
-    check(task != "embed", ErrorCode::kUnsupported, "{}: task embed takes a Hugging Face folder", model);
+    check(task != "embed", ErrorCode::kUnsupported, "{}: task embed requires a Hugging Face folder", model);
     return false;
   }
   const ModelConfig config = read_model_config(model);
   const bool encoder = !config.causal || config.head == Head::kNone;
   check(!encoder || task != "generate", ErrorCode::kUnsupported,
-        "{}: a {} {} generates no text: it gives embeddings or scores (task embed)", model, config.architecture,
-        config.causal ? "without a head of next tokens" : "whose tokens see their whole sequence");
+        "{}: a {} {} cannot generate text: it gives embeddings or scores (task embed)", model, config.architecture,
+        config.causal ? "without a language modelling head" : "whose tokens see their whole sequence");
   return encoder || task == "embed";
 }
 

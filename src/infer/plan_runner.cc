@@ -43,7 +43,7 @@ const SampleBucket& PlanRunner::sample_bucket(const SampleInput& input) const {
   auto found = std::ranges::find_if(samples_, fits);
   check(found != samples_.end(), ErrorCode::kInvalidArgument,
         "runner: no graph samples {} rows with {} adjusted logits{}; at most {} rows and {} logits", input.rows(),
-        entries, input.top_logprobs ? " and the likeliest tokens" : "", limits_.rows, limits_.entries);
+        entries, input.top_logprobs ? " and the most likely tokens" : "", limits_.rows, limits_.entries);
   return *found;
 }
 
@@ -57,7 +57,7 @@ void PlanRunner::check_step(const StepInput& input) const {
         "runner: a step of {} tokens and {} sequences has {} positions, {} from, {} segments and {} cache groups",
         tokens, sequences, input.positions.size(), input.from.size(), input.segments.size(), input.groups.size());
   check(!input.decode_only || tokens == sequences, ErrorCode::kInternal,
-        "runner: a step of decoding has {} tokens of {} sequences", tokens, sequences);
+        "runner: a decode step has {} tokens of {} sequences", tokens, sequences);
   check(static_cast<int64_t>(input.logit_rows.size()) <= limits_.rows, ErrorCode::kInternal,
         "runner: {} rows to sample, at most {}", input.logit_rows.size(), limits_.rows);
   for (size_t g = 0; g < input.groups.size(); ++g) {

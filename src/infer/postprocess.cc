@@ -108,8 +108,8 @@ void Postprocess::end_search(Request& request) {
     RequestText& sequence = request.sequences[static_cast<size_t>(i)];
     if (i >= std::ssize(texts)) {
       end(sequence, FinishReason::kError, ErrorKind::kInternal,
-          fmt::format("beam search: only {} texts can be found: the mask and biases forbid all others, or the model's "
-                      "logits are not finite",
+          fmt::format("beam search: only {} sequences can be found: the mask and biases forbid all others, or the "
+                      "model's logits are not finite",
                       texts.size()));
       continue;
     }

@@ -97,7 +97,7 @@ void check_ranks(const ModelConfig& model, const ServingOptions& options) {
           fmt::join(divisors(count), ", "));
   };
   check(model.experts.count == 0, ErrorCode::kUnsupported,
-        "tensor: mixtures of experts are not split over ranks (want 1)");
+        "tensor: mixtures of experts are not supported on several ranks (want 1)");
   divides("heads", model.heads);
   if (model.kv_head_count() > 1) divides("key heads", model.kv_head_count());
   divides("columns of the MLP", model.intermediate_size());

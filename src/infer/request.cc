@@ -26,7 +26,7 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
   in_range("logprobs", asked.logprobs, -1, std::min(kTopLogprobs, model.vocab));
   in_range("prompt_logprobs", asked.prompt_logprobs, -1, std::min(kTopLogprobs, model.vocab));
   check(asked.prompt_logprobs < 0 || asked.n == 1, ErrorCode::kInvalidArgument,
-        "prompt_logprobs of a request with n = {}: ask for them in a request of its own, with n = 1", asked.n);
+        "prompt_logprobs of a request with n = {}: want n = 1", asked.n);
   check(asked.timeout_seconds >= 0 && std::isfinite(asked.timeout_seconds), ErrorCode::kInvalidArgument,
         "timeout_seconds: {} (want >= 0; 0 is none)", asked.timeout_seconds);
   in_range("draft_tokens", asked.draft_tokens, -1, kMaxDraftTokens);
@@ -44,14 +44,14 @@ void check_beams(const GenerationRequest& asked, const ServedModel& model) {
         most);
   if (asked.beams == 0) return;
   const SamplingOptions& o = asked.sampling;
-  require(asked.n <= asked.beams, "n", asked.n, "at most as many texts as there are beams");
+  require(asked.n <= asked.beams, "n", asked.n, "at most as many as there are beams");
   require(std::isfinite(asked.length_penalty), "length_penalty", asked.length_penalty, "a finite number");
-  require(asked.stop.empty(), "stop", asked.stop.size(), "stop_ids: strings are not looked for in beams");
+  require(asked.stop.empty(), "stop", asked.stop.size(), "stop_ids: stop strings are not supported");
   require(asked.prompt_logprobs < 0, "prompt_logprobs", asked.prompt_logprobs, "a request of its own");
-  require(o.temperature == 0 || o.temperature == 1, "temperature", o.temperature, "0 or 1: nothing is drawn");
-  require(o.top_k == 0, "top_k", o.top_k, "0: nothing is drawn");
-  require(o.top_p == 1, "top_p", o.top_p, "1: nothing is drawn");
-  require(o.min_p == 0, "min_p", o.min_p, "0: nothing is drawn");
+  require(o.temperature == 0 || o.temperature == 1, "temperature", o.temperature, "0 or 1: nothing is sampled");
+  require(o.top_k == 0, "top_k", o.top_k, "0: nothing is sampled");
+  require(o.top_p == 1, "top_p", o.top_p, "1: nothing is sampled");
+  require(o.min_p == 0, "min_p", o.min_p, "0: nothing is sampled");
   require(o.repetition_penalty == 1, "repetition_penalty", o.repetition_penalty, "1");
   require(o.presence_penalty == 0, "presence_penalty", o.presence_penalty, "0");
   require(o.frequency_penalty == 0, "frequency_penalty", o.frequency_penalty, "0");
@@ -87,12 +87,12 @@ size_t partial_match(const std::string& text, const std::string& stop) {
 
 std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& model) {
   check(!asked.encode, ErrorCode::kInvalidArgument,
-        "this model is served to generate texts: for embeddings and scores, serve it with task embed");
+        "this model is served for generation: for embeddings and scores, serve it with task embed");
   check_numbers(asked, model);
   check_beams(asked, model);
   StopMatcher stops(asked.stop, asked.include_stop);
   check(stops.empty() || model.tokenizer != nullptr, ErrorCode::kInvalidArgument,
-        "stop strings need a tokenizer and this engine has none: give stop_ids");
+        "stop strings require a tokenizer, and this engine has none: give stop_ids");
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
   const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
@@ -115,7 +115,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
       }
   const auto ends = std::ssize(request->end_ids);
   check(asked.beams == 0 || asked.beams + ends <= kTopLogprobs, ErrorCode::kInvalidArgument,
-        "{} beams and {} tokens that end a text: want at most {} together", asked.beams, ends, kTopLogprobs);
+        "{} beams and {} end tokens: want at most {} together", asked.beams, ends, kTopLogprobs);
   if (asked.beams > 0)
     request->search.emplace(
         BeamOptions{.width = asked.beams,
@@ -155,7 +155,7 @@ ErrorKind kind_of(const std::exception& error) {
 
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool include) : stops_(std::move(stops)), include_(include) {
   for (const std::string& stop : stops_)
-    check(!stop.empty(), ErrorCode::kInvalidArgument, "stop: an empty stop string would end every text at once");
+    check(!stop.empty(), ErrorCode::kInvalidArgument, "stop: an empty stop string would end every sequence at once");
 }
 
 std::string StopMatcher::push(const std::string& text) {

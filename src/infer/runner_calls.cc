@@ -71,7 +71,7 @@ class Reader {
     values.resize(length(1));
     for (T& each : values) visit(each);
   }
-  void finish() const { check(rest_.empty(), ErrorCode::kInternal, "a runner's call has {} bytes more", rest_.size()); }
+  void finish() const { check(rest_.empty(), ErrorCode::kInternal, "a runner's call has {} bytes left", rest_.size()); }
 
  private:
   size_t length(size_t each) {
@@ -115,7 +115,7 @@ CallBytes wait_call() { return Writer(Call::kWait).take(); }
 const char* call_name(std::span<const std::byte> call) {
   constexpr std::array kNames = {"copy_blocks", "forward", "sample", "wait"};  // as Call
   check(!call.empty() && static_cast<size_t>(call[0]) < kNames.size(), ErrorCode::kInternal,
-        "a runner's call of {} bytes and no kind", call.size());
+        "a runner's call of {} bytes has no kind", call.size());
   return kNames[static_cast<size_t>(call[0])];
 }
 
@@ -148,7 +148,7 @@ void make_call(Runner& runner, std::span<const std::byte> call) {
       return;
     }
   }
-  fail(ErrorCode::kInternal, "a runner's call of kind {}", static_cast<int>(kind));
+  fail(ErrorCode::kInternal, "a runner's call has the unknown kind {}", static_cast<int>(kind));
 }
 
 }  // namespace octet

@@ -93,25 +93,25 @@ Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string&
       !scores_alone) {
     message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{}{})",
                           params.prompt.size(), params.max_tokens, params.n, options_.max_sequences,
-                          scores_alone ? "" : "; 1, without reuse_prefix, where the prompt is scored");
+                          scores_alone ? "" : "; 1, without reuse_prefix, for prompt_logprobs");
     return Refusal::kInvalid;
   }
   const int64_t together = std::min(options_.token_budget, options_.max_logit_rows);
   if (params.beams && (params.n > together || params.score_prompt)) {
-    message = fmt::format("{} beams{}: want at most {}, without a scored prompt", params.n,
+    message = fmt::format("{} beams{}: want at most {}, and no prompt_logprobs", params.n,
                           params.score_prompt ? " and a scored prompt" : "", together);
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
   if (const Refusal refusal = refuse_adjusted(params, message); refusal != Refusal::kNone) return refusal;
   if (!(params.deadline > now)) {
-    message = fmt::format("the deadline has passed, {:.3g} s ago", now - params.deadline);
+    message = fmt::format("the deadline passed {:.3g} s ago", now - params.deadline);
     return Refusal::kLate;
   }
   const auto prompt = static_cast<int64_t>(params.prompt.size());
   if (stats_.waiting + params.n > options_.max_queue ||
       (stats_.waiting > 0 && stats_.queued_tokens + prompt > options_.max_queued_tokens)) {
-    message = fmt::format("the queue holds {} of {} sequences and {} of {} prompt tokens: try again later",
+    message = fmt::format("the queue is full: it holds {} of {} sequences and {} of {} prompt tokens; try again later",
                           stats_.waiting, options_.max_queue, stats_.queued_tokens, options_.max_queued_tokens);
     return Refusal::kQueueFull;
   }

@@ -423,7 +423,7 @@ TEST(Scheduler, RefusesWithNumbers) {
   EXPECT_EQ(refusal(kEvict, several, "0 of 3 sequences"), Refusal::kQueueFull);
   FakeRequest late = request(1, 5, 5);
   late.params.deadline = 4.75;
-  EXPECT_EQ(refusal(kEvict, late, "the deadline has passed, 0.25 s ago"), Refusal::kLate);
+  EXPECT_EQ(refusal(kEvict, late, "the deadline passed 0.25 s ago"), Refusal::kLate);
 }
 
 // Repeated tokens adjust no further logits: a sequence that reports its count does not wait for unused room.

@@ -211,7 +211,7 @@ class ProgramBuilder {
           context, least, budget, least - budget, ways.empty() ? "" : ", or " + ways);
     // If weights and activations alone do not fit, no cache size helps.
     if (budget <= 0 || ways.empty())
-      ways = "use a smaller model, a recipe of smaller weights (fp8-current or int8) or fewer step tokens";
+      ways = "use a smaller model, a recipe with smaller weights (fp8-current or int8) or a lower max_step_tokens";
     const int64_t weights = out_.plan.state_bytes, activations = out_.plan.arena_bytes + out_.plan.input_bytes;
     fail(ErrorCode::kOutOfMemory,
          "{} for weights, {} for activations and {} of KV cache for one sequence of context {} are needed, {} of {} "

@@ -91,7 +91,7 @@ bool Speculation::draft() {
   try {
     drafter_->propose(texts_);
   } catch (const std::exception& error) {
-    log_warning("the draft model failed, texts go on without: {}", error.what());
+    log_warning("the draft model failed; continuing without speculation: {}", error.what());
     drafter_.reset();
     failed_ = true;
     return false;

@@ -181,11 +181,9 @@ Mailbox::Refusal Mailbox::post(std::unique_ptr<Request>& request) {
     if (closed_.kind != ErrorKind::kNone) return closed_;
     const auto texts = static_cast<int64_t>(request->sequences.size()), tokens = request->prompt_tokens;
     if (texts_ + texts > max_texts_ || tokens_ + tokens > max_tokens_)
-      return {
-          ErrorKind::kQueueFull,
-          fmt::format("the queue is full: {} of {} texts and {} of {} prompt tokens wait, {} and {} more do not fit; "
-                      "try again later",
-                      texts_, max_texts_, tokens_, max_tokens_, texts, tokens)};
+      return {ErrorKind::kQueueFull, fmt::format("the queue is full: {} of {} sequences and {} of {} prompt tokens are "
+                                                 "waiting, {} and {} more do not fit; try again later",
+                                                 texts_, max_texts_, tokens_, max_tokens_, texts, tokens)};
     texts_ += texts;
     tokens_ += tokens;
     ++live_;

@@ -175,8 +175,8 @@ BpeVocabulary train_bpe(const WordCounts& words, const BpeTrainOptions& options,
     return at->second;
   };
   for (const std::string& text : options.special_tokens) {
-    check(!text.empty() && !ids.count(text), ErrorCode::kInvalidArgument,
-          "special token \"{}\" is empty or given twice", text);
+    check(!text.empty() && !ids.count(text), ErrorCode::kInvalidArgument, "special token \"{}\" is empty or repeated",
+          text);
     vocabulary.added.push_back({.id = add(text), .text = text});
   }
   if (!options.special_tokens.empty()) vocabulary.bos = vocabulary.eos = options.special_tokens[0];

@@ -17,7 +17,7 @@ std::string decode_base64(std::string_view text, const std::string& where) {
   int count = 0;
   for (const char c : text) {
     const size_t digit = kDigits.find(c);
-    check(digit != std::string_view::npos, ErrorCode::kCorrupt, "{}: precompiled_charsmap is no base64", where);
+    check(digit != std::string_view::npos, ErrorCode::kCorrupt, "{}: precompiled_charsmap is not base64", where);
     bits = bits << 6 | static_cast<uint32_t>(digit);
     if ((count += 6) < 8) continue;
     count -= 8;

@@ -139,7 +139,7 @@ void warn_of_earlier_sets(const std::string& prefix, const std::vector<SplitInfo
     const std::string other = prefix + name;
     const bool written = std::ranges::count(splits, other, &SplitInfo::prefix) > 0;
     if (!written && path_exists(other + ".idx") && (*name == 0 || !path_exists(other + ".json")))
-      log_warning("{}.bin is left from an earlier set, which {}.json does not describe: delete it", other, prefix);
+      log_warning("{}.bin belongs to an earlier set, which {}.json does not describe: delete it", other, prefix);
   }
 }
 
@@ -162,14 +162,14 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   const TokenType type = token_type_for(tokenizer.vocab_size());
   result.dtype = type == TokenType::kU16 ? "u16" : "i32";
   check(fs::path(options.output).has_filename(), ErrorCode::kInvalidArgument,
-        "the output '{}' names a folder: add the beginning of the file names, as in data/corpus", options.output);
+        "the output '{}' names a folder: add a prefix of the file names, as in data/corpus", options.output);
   CorpusReader reader(list_corpus(options.inputs, options.tokenizer_path), options.text);
   const std::string record_path = options.output + ".json";
   std::error_code ignored;
   for (const CorpusFile& file : reader.files())
     for (const char* written : {".json", ".bin", ".idx", ".mask"})
       check(!fs::equivalent(file.path, options.output + written, ignored), ErrorCode::kInvalidArgument,
-            "--out {} would write over {}, which is an input: choose another PREFIX", options.output, file.path);
+            "--out {} would overwrite {}, which is an input: choose another PREFIX", options.output, file.path);
   make_folders(parent_folder(options.output));
   FileWriter record(record_path);  // from the beginning: one process at a time writes PREFIX
 
@@ -282,7 +282,7 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
     }
     return info;
   } catch (const nlohmann::json::exception& problem) {
-    fail(ErrorCode::kCorrupt, "{}: not the record of a prepared set: {}", path, problem.what());
+    fail(ErrorCode::kCorrupt, "{}: does not describe a prepared set: {}", path, problem.what());
   }
 }
 
@@ -304,14 +304,14 @@ std::shared_ptr<const TokenDataset> open_prepared_set(const std::string& prefix,
   });
   check(recorded != info->splits.end() && recorded->tokens == set->tokens() && recorded->documents == set->documents(),
         ErrorCode::kInvalidArgument,
-        "{}.bin ({} tokens, {} documents) is not of the set that {}.json records{}: it is left from an earlier one, "
-        "perhaps of another tokenizer; make it anew with octet data, or delete it",
+        "{}.bin ({} tokens, {} documents) does not belong to the set that {}.json records{}: it comes from an earlier "
+        "one, perhaps of another tokenizer; prepare it again with octet data, or delete it",
         set->prefix(), set->tokens(), set->documents(), info->base,
         recorded == info->splits.end() ? "" : fmt::format(" ({} tokens)", recorded->tokens));
   if (!info->begin_id && path_exists(info->tokenizer_path) && load_tokenizer(info->tokenizer_path)->adds_bos())
     log_warning(
-        "{}: its documents lack the begin token that their vocabulary puts in front of texts: make it anew with octet "
-        "data (--no-bos: without one, on purpose)",
+        "{}: its documents lack the begin token with which their vocabulary begins texts: prepare it again with octet "
+        "data (--no-bos if that is on purpose)",
         set->prefix());
   return set;
 }

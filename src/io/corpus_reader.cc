@@ -169,7 +169,7 @@ constexpr struct {
 std::string_view kind_of(std::string_view head, bool json_lines) {
   for (const auto& [at, bytes, kind] : kKinds)
     if (head.size() > at && head.substr(at).starts_with(bytes)) return kind;
-  return json_lines || head.find('\0') == std::string_view::npos ? "" : "binary (it holds bytes of zero)";
+  return json_lines || head.find('\0') == std::string_view::npos ? "" : "binary (it contains zero bytes)";
 }
 
 // Whether octet wrote it: a run, a vocabulary, or a file of a prepared set (which has PREFIX_tokenizer beside it).
@@ -199,7 +199,7 @@ CorpusFile describe(const fs::path& path, bool from_folder) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
   check(type != fs::file_type::character && type != fs::file_type::block, ErrorCode::kInvalidArgument,
-        "{}: is a device, whose bytes need not end: give files, folders or a pipe", file.path);
+        "{}: is a device, which may be endless: give files, folders or a pipe", file.path);
   file.bytes = static_cast<int64_t>(fs::file_size(path, error));
   if (error) file.bytes = 0;
   std::string name = path.filename().string();
@@ -257,7 +257,7 @@ std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs, cons
     if (fs::is_directory(path, error)) {
       const size_t before = files.size() + own.size();
       walk(path, left_out, files);
-      check(files.size() + own.size() > before, ErrorCode::kNotFound, "{}: the folder holds no files", path);
+      check(files.size() + own.size() > before, ErrorCode::kNotFound, "{}: the folder contains no files", path);
     } else {
       files.push_back(describe(path, false));
     }
@@ -279,7 +279,7 @@ std::vector<CorpusFile> list_corpus(const std::vector<std::string>& inputs, cons
       if (!left_out(path)) add(path);
   }
   if (!own.empty())
-    log_warning("{} file(s) or folder(s) that octet wrote are no text of the corpus and left out: {}{}", own.size(),
+    log_warning("{} file(s) or folder(s) that octet wrote are left out of the corpus: {}{}", own.size(),
                 fmt::join(own.begin(), own.begin() + std::min<ptrdiff_t>(std::ssize(own), 8), ", "),
                 own.size() > 8 ? ", ..." : "");
   return files;
@@ -322,9 +322,10 @@ bool CorpusReader::settle_format(CorpusFile& file) {
   constexpr const char* ways = "--key names the key of its texts; --format text or jsonl says how to read it";
   check(file.from_folder || line == LineKind::kText || (line == LineKind::kNoObject && !file.named_json),
         ErrorCode::kInvalidArgument,
-        "{}: holds JSON, in no lines with a text under \"{}\": {}; an array becomes lines by jq -c '.[]'", file.path,
-        options_.json_key, ways);
-  if (lines) log_warning("{}: holds JSON lines without a \"{}\", read as text: {}", file.path, options_.json_key, ways);
+        "{}: contains JSON, but not lines with a text under \"{}\": {}; jq -c '.[]' turns an array into lines",
+        file.path, options_.json_key, ways);
+  if (lines)
+    log_warning("{}: contains JSON lines without a \"{}\", read as text: {}", file.path, options_.json_key, ways);
   return true;
 }
 

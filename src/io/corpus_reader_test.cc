@@ -44,7 +44,7 @@ TEST_F(CorpusFiles, JsonLinesAreFoundByTheirFirstLine) {
     EXPECT_EQ(texts({write(name, lines)}), (Texts{"one", "two"}));
   options.json_key = "body";
   for (const char* name : {"a.json", "a.txt"})
-    EXPECT_NE(error_of([&] { texts({folder.file(name)}); }).find("no lines with a text under \"body\""),
+    EXPECT_NE(error_of([&] { texts({folder.file(name)}); }).find("not lines with a text under \"body\""),
               std::string::npos);
   options.json_key = "text";
   EXPECT_NE(error_of([&] { texts({write("array.json", array)}); }).find("jq -c '.[]'"), std::string::npos);
@@ -129,7 +129,7 @@ TEST_F(CorpusFiles, AnInputIsNotWrittenOver) {
   for (const char* name : {"web.json", "web.bin"}) {
     const std::string input = write(name, "{\"text\": \"xx\"}\n"), before = read_file(input);
     PrepareOptions prepare{.inputs = {input}, .output = folder.file("web")};
-    EXPECT_NE(error_of([&] { prepare_corpus(*tokenizer, prepare); }).find("would write over " + input),
+    EXPECT_NE(error_of([&] { prepare_corpus(*tokenizer, prepare); }).find("would overwrite " + input),
               std::string::npos);
     EXPECT_EQ(read_file(input), before);
   }

@@ -119,7 +119,7 @@ TEST_F(Corpus, PromptsAreNoTargets) {
   write_file(folder.file("b.jsonl"), "{\"text\": \"no question\"}\n");
   EXPECT_NE(prepare_error({folder.file("b.jsonl")}).find("b.jsonl:1: no key \"ask\""), std::string::npos);
   write_file(folder.file("c.txt"), "plain");
-  EXPECT_NE(prepare_error({folder.file("c.txt")}).find("c.txt is text, which has no keys"), std::string::npos);
+  EXPECT_NE(prepare_error({folder.file("c.txt")}).find("c.txt is plain text, which has no keys"), std::string::npos);
 }
 
 // <s> = 0 in front of texts, </s> = 1 behind documents.
@@ -203,7 +203,7 @@ TEST_F(Corpus, FilesOfAnEarlierSetAreRefused) {
   options.split = {};
   prepare({folder.file("a.jsonl")});
   const auto refused = [&](const char* name) {
-    return error_of([&] { open_prepared_set(folder.file("out/") + name); }).find("left from an earlier one") !=
+    return error_of([&] { open_prepared_set(folder.file("out/") + name); }).find("comes from an earlier one") !=
            std::string::npos;
   };
   EXPECT_FALSE(refused("set"));
@@ -379,7 +379,7 @@ TEST_F(Corpus, NothingToReadIsAnError) {
   write_file(folder.file("empty.txt"), "");
   fs::create_directories(folder.file("none"));
   EXPECT_NE(prepare_error({folder.file("empty.txt")}).find("corpus is empty"), std::string::npos);
-  EXPECT_NE(prepare_error({folder.file("none")}).find("holds no files"), std::string::npos);
+  EXPECT_NE(prepare_error({folder.file("none")}).find("contains no files"), std::string::npos);
   EXPECT_NE(prepare_error({folder.file("absent*.txt")}).find("no such file"), std::string::npos);
   write_file(folder.file("a.txt"), "abcX");
   options.inputs = {folder.file("a.txt")};

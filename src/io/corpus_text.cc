@@ -145,7 +145,7 @@ void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, c
       continue;
     }
     check(options.prompt_key.empty(), ErrorCode::kInvalidArgument,
-          "--prompt-key {}: {} is text, which has no keys: give JSON lines", options.prompt_key, file.path);
+          "--prompt-key {}: {} is plain text, which has no keys: give JSON lines", options.prompt_key, file.path);
     TextPiece piece{bytes, segment.begins_document, segment.ends_document, file.path};
     if (segment.position > 0) piece.where += fmt::format(" (from byte {})", segment.position);
     std::string repaired;

@@ -59,7 +59,7 @@ int64_t IndexView::document_begin(int64_t document) const {
 }
 
 IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::string& where) {
-  check(bytes.size() >= kHeaderBytes, ErrorCode::kCorrupt, "{}: {} bytes, but the header alone has {}", where,
+  check(bytes.size() >= kHeaderBytes, ErrorCode::kCorrupt, "{}: {} bytes, but the header alone takes {}", where,
         bytes.size(), kHeaderBytes);
   check(bytes.starts_with(kMagic), ErrorCode::kCorrupt, "{}: does not begin with MMIDIDX: not a Megatron index", where);
   const auto version = load<uint64_t>(bytes.data() + 9);
@@ -253,8 +253,8 @@ void DatasetWriter::append(std::span<const int32_t> ids, std::span<const uint8_t
 void DatasetWriter::end_document() {
   if (current_ == 0) return;
   check(current_ <= INT32_MAX, ErrorCode::kUnsupported,
-        "{}: document {} has {} tokens; the format holds {} at most: cut the file into documents", prefix_, documents_,
-        current_, INT32_MAX);
+        "{}: document {} has {} tokens, but the format holds at most {}: split the file into documents", prefix_,
+        documents_, current_, INT32_MAX);
   const auto length = static_cast<int32_t>(current_);
   lengths_.write(&length, 4);
   ++documents_;

@@ -83,7 +83,7 @@ void write_manifest(const std::string& folder, const std::string& info_json, con
   for (const ManifestFile& file : known) {
     const std::string path = folder + "/" + file.name;
     const int64_t here = path_exists(path) ? file_size(path) : 0;
-    check(here == file.bytes, ErrorCode::kIo, "{}: {} bytes here, where its writer has put {}", path, here, file.bytes);
+    check(here == file.bytes, ErrorCode::kIo, "{}: {} bytes here, but its writer wrote {}", path, here, file.bytes);
     std::erase(names, file.name);
   }
   std::vector<ManifestFile> files(names.size());
@@ -108,8 +108,8 @@ void write_manifest(const std::string& folder, const std::string& info_json, con
 
 Manifest read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
-  check(path_exists(path), ErrorCode::kNotFound, "{}: has no {}: it was never finished, or is not such a folder",
-        folder, kManifestName);
+  check(path_exists(path), ErrorCode::kNotFound,
+        "{}: has no {}: it was never finished, or is not a folder of this kind", folder, kManifestName);
   const std::string text = read_file(path, kMaxManifestBytes);
   parse_json(text, path, true);  // for its errors; the checksum below depends on the order of members
   const auto root = nlohmann::ordered_json::parse(text);

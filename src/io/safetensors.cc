@@ -38,7 +38,7 @@ void check_file(bool condition, const std::string& where, fmt::format_string<Arg
 // A dimension or offset: a whole number in [0, 2^63).
 int64_t size_value(const nlohmann::json& value, const std::string& where) {
   check_file(value.is_number_unsigned() && std::in_range<int64_t>(value.get<uint64_t>()), where,
-             "{} is not a size (want a whole number from 0)", value.dump(-1, ' ', true));
+             "{} is not a size (want a whole number >= 0)", value.dump(-1, ' ', true));
   return value.get<int64_t>();
 }
 
@@ -99,7 +99,7 @@ std::string header_text(const std::string& path, const std::vector<NamedType>& t
   int64_t offset = 0;
   for (const NamedType& tensor : tensors) {
     check(tensor.name != "__metadata__" && seen.insert(tensor.name).second, ErrorCode::kInvalidArgument,
-          "{}: tensor name '{}' is taken", path, tensor.name);
+          "{}: duplicate tensor name '{}'", path, tensor.name);
     int64_t end = 0;
     check(!__builtin_add_overflow(offset, tensor.type.bytes(), &end), ErrorCode::kInvalidArgument,
           "{}: more than 2^63 bytes of tensors", path);
@@ -215,7 +215,7 @@ void TensorSource::open_shards() {
           "{}: shard '{}' of tensor '{}' is not a plain file name", path_, file, item.key());
     if (!opened.contains(file)) opened[file] = open_file(parent_folder(path_) + "/" + file);
     auto tensor = opened[file].extract(item.key());
-    check(!tensor.empty(), ErrorCode::kCorrupt, "{}: tensor '{}' is not in {} as it says", path_, item.key(), file);
+    check(!tensor.empty(), ErrorCode::kCorrupt, "{}: tensor '{}' is not in {} as stated", path_, item.key(), file);
     names_.push_back(item.key());
     tensors_.insert(std::move(tensor));
   }
@@ -266,9 +266,9 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
   const auto bytes = static_cast<int64_t>(part.size());
   // Empty tensors are skipped; writing zero bytes of one is allowed.
   if (bytes == 0) return;
-  check(next_ < tensors_.size(), ErrorCode::kInternal, "{}: '{}' written after the last tensor", path_, name);
+  check(next_ < tensors_.size(), ErrorCode::kInternal, "{}: '{}' was written after the last tensor", path_, name);
   const NamedType& tensor = tensors_[next_];
-  check(tensor.name == name, ErrorCode::kInternal, "{}: '{}' written where '{}' is due ({} of {} bytes present)", path_,
+  check(tensor.name == name, ErrorCode::kInternal, "{}: '{}' written instead of '{}' ({} of {} bytes present)", path_,
         name, tensor.name, written_, tensor.type.bytes());
   check(bytes <= tensor.type.bytes() - written_, ErrorCode::kInternal, "{}: {} bytes for '{}' {}, which lacks only {}",
         path_, bytes, name, to_string(tensor.type), tensor.type.bytes() - written_);
@@ -278,7 +278,7 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
 }
 
 void SafetensorsWriter::finish() {
-  check(next_ == tensors_.size(), ErrorCode::kInternal, "{}: finished before tensor '{}' was whole", path_,
+  check(next_ == tensors_.size(), ErrorCode::kInternal, "{}: finished before tensor '{}' was complete", path_,
         next_ < tensors_.size() ? tensors_[next_].name : "");
   file_.commit();
 }
@@ -290,7 +290,7 @@ std::vector<SafetensorsFile> deal_tensors(const std::string& stem, std::vector<N
   std::set<std::string> names;
   int64_t file_bytes = 0;
   for (NamedType& tensor : tensors) {
-    check(names.insert(tensor.name).second, ErrorCode::kInvalidArgument, "{}: tensor name '{}' is taken", stem,
+    check(names.insert(tensor.name).second, ErrorCode::kInvalidArgument, "{}: duplicate tensor name '{}'", stem,
           tensor.name);
     const int64_t bytes = tensor.type.bytes();
     if (!files.back().tensors.empty() && bytes > max_bytes - file_bytes) {

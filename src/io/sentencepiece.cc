@@ -99,12 +99,12 @@ UnknownRule unknown_rule(const SentencePieceVocabulary& vocabulary, const std::s
   for (size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const auto& piece = vocabulary.pieces[id];
     if (piece.type == Type::kUnknown) {
-      check(rule.unk_id < 0, ErrorCode::kCorrupt, "{}: pieces {} and {} are both the unknown one", where, rule.unk_id,
+      check(rule.unk_id < 0, ErrorCode::kCorrupt, "{}: pieces {} and {} are both the unknown piece", where, rule.unk_id,
             id);
       rule.unk_id = static_cast<int32_t>(id);
     } else if (piece.type == Type::kByte) {
       const int byte = parse_byte_token(piece.text);
-      check(byte >= 0, ErrorCode::kCorrupt, "{}: piece {} (\"{}\") is no byte (want <0x00> to <0xFF>)", where, id,
+      check(byte >= 0, ErrorCode::kCorrupt, "{}: piece {} (\"{}\") is not a byte (want <0x00> to <0xFF>)", where, id,
             piece.text);
       rule.byte_ids[static_cast<size_t>(byte)] = static_cast<int32_t>(id);
     }
@@ -210,7 +210,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece(SentencePieceVocabulary vocabulary
   using Model = SentencePieceVocabulary::Model;
   const PieceIds ids = check_pieces(vocabulary, where);
   check(vocabulary.model == Model::kBpe || vocabulary.model == Model::kUnigram, ErrorCode::kUnsupported,
-        "{}: a SentencePiece model of the kind {} (known: unigram, BPE)", where,
+        "{}: SentencePiece models of kind {} are not supported (supported: unigram, BPE)", where,
         vocabulary.model == Model::kWord ? "word" : "character");
   const bool bpe = vocabulary.model == Model::kBpe;
   TokenizerParts parts;

@@ -48,8 +48,8 @@ class Message {
     fail(ErrorCode::kCorrupt, "{}: a number of more than ten bytes at byte {}", where_, at_);
   }
   std::string_view take(uint64_t count) {
-    check(count <= bytes_.size() - at_, ErrorCode::kCorrupt, "{}: truncated: {} bytes wanted at byte {} of {}", where_,
-          count, at_, bytes_.size());
+    check(count <= bytes_.size() - at_, ErrorCode::kCorrupt, "{}: truncated: {} bytes expected at byte {} of {}",
+          where_, count, at_, bytes_.size());
     at_ += count;
     return bytes_.substr(at_ - count, count);
   }

@@ -42,7 +42,7 @@ EncodedTexts encode_texts(const Tokenizer& tokenizer, std::string_view text,
   if (most > 0) {
     const int64_t special = std::ranges::count_if(pieces, [](const auto& piece) { return piece.id >= 0; });
     check(most > special, ErrorCode::kInvalidArgument,
-          "cut to {} tokens, of which {} are special: no text is left; allow more", most, special);
+          "truncated to {} tokens, {} of them special, no text is left: allow more", most, special);
     const auto [first, second] = shares(std::ssize(ids[0]), std::ssize(ids[1]), most - special);
     ids[0].resize(static_cast<size_t>(std::min(first, most - special))), ids[1].resize(static_cast<size_t>(second));
   }

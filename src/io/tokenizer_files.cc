@@ -114,7 +114,7 @@ std::unique_ptr<Tokenizer> read_llama2c(std::string_view bytes, const std::strin
     check(
         length >= 0 && length <= longest && static_cast<size_t>(length) <= bytes.size() - at - 8 && !std::isnan(score),
         ErrorCode::kCorrupt,
-        "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {}); a llama2.c model holds no "
+        "{}: token {} at byte {} of {} is damaged (length {}, longest {}, score {}); a llama2.c model has no "
         "vocabulary: name its tokenizer file",
         where, pieces.size(), at, bytes.size(), length, longest, score);
     pieces.push_back({replace_all(bytes.substr(at + 8, static_cast<size_t>(length)), " ", kSpaceMark), score});
@@ -158,8 +158,8 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
   if (name == "vocab.json") return read_gpt2_files(read_file(where), read_file(beside("merges.txt")), where);
   if (name == "merges.txt") return load_file(beside("vocab.json"));
   check(name.ends_with(".json"), ErrorCode::kUnsupported,
-        "{}: not a known vocabulary file (tokenizer.json, *.model, vocab.json, encoder.json, characters.json, *.gguf, "
-        "tok*.bin)",
+        "{}: unknown kind of vocabulary file (want tokenizer.json, *.model, vocab.json, encoder.json, characters.json, "
+        "*.gguf or tok*.bin)",
         where);
   std::string text = read_file(where);
   if (name == "characters.json") return read_characters_json(text, where);
@@ -201,9 +201,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
     found = entry.path();
   }
   check(!found.empty(), ErrorCode::kNotFound,
-        "tokenizer {}: the folder holds none of tokenizer.json, tokenizer.model, vocab.json + merges.txt, encoder.json "
-        "+ vocab.bpe, "
-        "characters.json, *.gguf, tok*.bin",
+        "tokenizer {}: the folder contains none of tokenizer.json, tokenizer.model, vocab.json + merges.txt, "
+        "encoder.json + vocab.bpe, characters.json, *.gguf, tok*.bin",
         path);
   return load_file(found);
 }

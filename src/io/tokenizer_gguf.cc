@@ -41,8 +41,8 @@ class GgufReader {
 
  private:
   void need(uint64_t count) {
-    check(count <= bytes_.size() - at_, ErrorCode::kCorrupt, "{}: truncated: {} bytes wanted at byte {} of {}", where_,
-          count, at_, bytes_.size());
+    check(count <= bytes_.size() - at_, ErrorCode::kCorrupt, "{}: truncated: {} bytes expected at byte {} of {}",
+          where_, count, at_, bytes_.size());
   }
   std::string_view bytes_;
   const std::string& where_;

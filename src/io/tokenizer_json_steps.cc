@@ -108,7 +108,7 @@ void read_normalizer(const Json& object, TextNormalizer& out, const std::string&
 
 void read_pre_tokenizer(const Json& object, TokenizerFile& out, const std::string& where) {
   const std::string type = json_type(object);
-  check(!out.parts.metaspace || type == "Sequence", ErrorCode::kUnsupported, "{}: pre-tokenizer {} behind Metaspace",
+  check(!out.parts.metaspace || type == "Sequence", ErrorCode::kUnsupported, "{}: pre-tokenizer {} after Metaspace",
         where, type);
   const auto add = [&](SplitRule rule) {
     rule.spelled = out.byte_level;

@@ -110,8 +110,8 @@ size_t character_length(std::string_view text, size_t at) {
 // The token for uncovered text; -1: the text is dropped.
 int32_t token_for_unknown(std::string_view text, int32_t unk_id, UnknownText& unknown) {
   if (unknown.refuse(unk_id)) {
-    fail(ErrorCode::kInvalidArgument, "the vocabulary has no token for {}{}: text holding it cannot be encoded",
-         shown_with_bytes(text), unk_id < 0 ? " and none for unknown text" : "");
+    fail(ErrorCode::kInvalidArgument, "the vocabulary has no token for {}{}: text with it cannot be encoded",
+         shown_with_bytes(text), unk_id < 0 ? " and no unknown token" : "");
   }
   return unknown.meet(text, unk_id);
 }
@@ -152,7 +152,7 @@ void ByteBpe::encode(std::string_view word, size_t, ModelScratch& scratch, Unkno
   for (const char& c : word) {
     const int32_t id = byte_ids[static_cast<uint8_t>(c)];
     check(id >= 0 || !unknown.refuse(-1), ErrorCode::kInvalidArgument,
-          "the vocabulary has no token for byte 0x{:02x}: text holding it cannot be encoded", static_cast<uint8_t>(c));
+          "the vocabulary has no token for byte 0x{:02x}: text with it cannot be encoded", static_cast<uint8_t>(c));
     if (id < 0)
       unknown.meet({&c, 1}, -1);
     else

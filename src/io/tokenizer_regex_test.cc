@@ -98,7 +98,7 @@ TEST(TokenizerJson, UnknownStepsAreRefusedByName) {
   refuses(R"("pre_tokenizer": {"type": "CharDelimiterSplit"})", "pre-tokenizer CharDelimiterSplit (known:");
   refuses(R"("pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "last"})", "prepend_scheme last");
   refuses(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Metaspace"}, {"type": "Digits"}]})",
-          "Digits behind Metaspace");
+          "Digits after Metaspace");
   refuses(R"("pre_tokenizer": {"type": "Punctuation", "behavior": "Other"})", "split behaviour Other");
   refuses(R"("decoder": {"type": "CTC"})", "decoder CTC (known:");
   refuses(R"("decoder": {"type": "ByteLevel"})", "decoder ByteLevel without");

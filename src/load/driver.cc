@@ -70,7 +70,7 @@ class Drive {
   Drive(Engine& engine, const Workload& workload, const DriveOptions& options)
       : engine_(engine), workload_(workload), options_(options), start_(Clock::now()) {
     check(texts_ == 1 || options.batching == Batching::kInFlight, ErrorCode::kInvalidArgument,
-          "{} texts of a request in static batches: want one, or batching in flight", texts_);
+          "{} completions of a request in static batches: want one, or in-flight batching", texts_);
     result_.records.resize(workload.requests.size());
     result_.before = engine.stats();
     prompts_.reserve(workload.requests.size());

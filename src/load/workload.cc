@@ -36,8 +36,8 @@ double parse_time(const std::string& text, const std::string& where) {
 
 LoadRequest azure_request(const std::string& line, const std::string& where) {
   const size_t first = line.find(','), second = line.find(',', first + 1);
-  check(first != std::string::npos && second != std::string::npos, ErrorCode::kCorrupt, "{}: '{}' has no three fields",
-        where, line);
+  check(first != std::string::npos && second != std::string::npos, ErrorCode::kCorrupt,
+        "{}: '{}' does not have three fields", where, line);
   size_t end = line.find_last_not_of("\r\n ") + 1;
   return {.arrival = parse_time(line.substr(0, first), where),
           .prompt_tokens = parse_count(std::string_view(line).substr(first + 1, second - first - 1), where),
@@ -89,7 +89,7 @@ Workload read_trace(const std::string& path, int64_t limit) {
     workload.requests.push_back(std::move(request));
   }
   check(!workload.requests.empty(), ErrorCode::kCorrupt,
-        "{}: no request in it (want an Azure CSV or Mooncake JSON lines)", path);
+        "{}: contains no requests (want an Azure CSV or Mooncake JSON lines)", path);
   std::stable_sort(workload.requests.begin(), workload.requests.end(),
                    [](const LoadRequest& a, const LoadRequest& b) { return a.arrival < b.arrival; });
   const double start = workload.requests.front().arrival;

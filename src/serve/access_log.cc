@@ -19,8 +19,7 @@ namespace {
 std::shared_ptr<const Descriptor> open_log(const std::string& path) {
   const int opened = path == "-" ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
                                  : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-  check(opened >= 0, ErrorCode::kIo, "access log {}: {} (want a file that may be written, or -)", path,
-        std::strerror(errno));
+  check(opened >= 0, ErrorCode::kIo, "access log {}: {} (want a writable file, or -)", path, std::strerror(errno));
   return std::make_shared<const Descriptor>(opened);
 }
 

@@ -128,7 +128,7 @@ TEST_F(AccessLogTest, IsReopenedWhereItWasMoved) {
   remove_path(path);
   make_folders(path);
   EXPECT_NE(error_of([&] { log.reopen(); }).find(path), std::string::npos);
-  EXPECT_NE(error_of([&] { AccessLog("/nowhere/log"); }).find("want a file that may be written"), std::string::npos);
+  EXPECT_NE(error_of([&] { AccessLog("/nowhere/log"); }).find("want a writable file"), std::string::npos);
 }
 
 // A pipe that nobody empties blocks the writer, and no one else.

@@ -17,15 +17,15 @@ double KeyBudget::Bucket::wait(double amount, double limit, double now) {
 
 std::optional<Refusal> KeyBudget::take(int64_t texts, int64_t tokens, double now) {
   const auto refuse = [&](const char* reason, double seconds, const std::string& limit) {
-    return Refusal{429, reason, fmt::format("this key may have {}: try again in {:.1f} s", limit, seconds), seconds};
+    return Refusal{429, reason, fmt::format("the key allows {}: try again in {:.1f} s", limit, seconds), seconds};
   };
   const auto requests_limit = static_cast<double>(limits_.requests_per_minute);
   const auto tokens_limit = static_cast<double>(limits_.tokens_per_minute);
   if (limits_.texts > 0 && texts_ + texts > limits_.texts) {
     if (texts > limits_.texts)
       return Refusal{429, "texts",
-                     fmt::format("{} texts are asked for, and this key may have {} at once", texts, limits_.texts), 0};
-    return refuse("texts", 1, fmt::format("{} texts at once", limits_.texts));
+                     fmt::format("{} completions requested, but the key allows {} at once", texts, limits_.texts), 0};
+    return refuse("texts", 1, fmt::format("{} completions at once", limits_.texts));
   }
   if (requests_limit > 0)
     if (const double wait = requests_.wait(1, requests_limit, now); wait > 0)
@@ -64,12 +64,12 @@ std::optional<Refusal> FairQueue::full(int64_t tokens, const Beyond& engine) con
   const int64_t requests = std::max<int64_t>(size() + engine.waiting, 0);
   if (requests >= bounds_.requests || tokens_ + tokens > bounds_.tokens)
     return Refusal{503, "queue",
-                   fmt::format("{} requests of {} tokens wait (the most are {} and {})", requests, tokens_,
+                   fmt::format("the queue is full: {} requests of {} tokens (at most {} and {})", requests, tokens_,
                                bounds_.requests, bounds_.tokens),
                    std::clamp(expected, 1.0, std::max(bounds_.wait, 1.0))};
   if (expected > bounds_.wait)
     return Refusal{503, "wait",
-                   fmt::format("it would wait about {:.0f} s (the most is {:.0f})", expected, bounds_.wait),
+                   fmt::format("the request would wait about {:.0f} s (at most {:.0f})", expected, bounds_.wait),
                    expected - bounds_.wait + 1};
   return std::nullopt;
 }

@@ -32,9 +32,9 @@ void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sam
     int64_t id = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
     if (error != std::errc() || end != name.data() + name.size() || id < 0 || id >= model.engine->vocab_size())
-      fields.fail("logit_bias", fmt::format("'{}' is no token id below {}", name, model.engine->vocab_size()));
+      fields.fail("logit_bias", fmt::format("'{}' is not a token id below {}", name, model.engine->vocab_size()));
     if (!value.is_number() || std::abs(value.get<double>()) > 100)
-      fields.fail("logit_bias", fmt::format("of token {}: want a number from -100 to 100", id));
+      fields.fail("logit_bias", fmt::format("for token {} want a number from -100 to 100", id));
     sampling.logit_bias[static_cast<int32_t>(id)] = value.get<float>();
   }
 }
@@ -55,8 +55,8 @@ uint64_t random_bits() {
 
 void ApiModel::check_name(const std::string& name) const {
   if (std::ranges::find(names, name) != names.end()) return;
-  throw ApiError(fmt::format("the model '{}' is not served here (there is {})", name, fmt::join(names, ", ")), "model",
-                 404, "model_not_found");
+  throw ApiError(fmt::format("the model '{}' is not served here (want {})", name, fmt::join(names, ", ")), "model", 404,
+                 "model_not_found");
 }
 
 void ApiModel::check_name(Fields& fields) const {
@@ -79,7 +79,7 @@ namespace {
 
 nlohmann::json read_object(const std::string& path) {
   nlohmann::json object = path_exists(path) ? parse_json(read_file(path), path) : nlohmann::json::object();
-  check(object.is_object(), ErrorCode::kInvalidArgument, "{} is no JSON object", path);
+  check(object.is_object(), ErrorCode::kInvalidArgument, "{} is not a JSON object", path);
   return object;
 }
 
@@ -136,8 +136,8 @@ std::vector<int32_t> encode_prompt(Fields& fields, const std::string& text, bool
   static std::atomic<bool> told = false;
   if (ids.size() > 1 && ids[0] == tokenizer.bos_id() && ids[1] == ids[0] && begin && !told.exchange(true))
     log_warning(
-        "a prompt spells the begin token '{}', which stands before it anyway: it has two (leave it out, or set "
-        "add_special_tokens to false)",
+        "a prompt begins with the text of the begin token '{}', which is added anyway, so it has two (leave one out, "
+        "or set add_special_tokens to false)",
         token_text(tokenizer, ids[0]));
   return ids;
 }
@@ -179,12 +179,12 @@ TextGuide read_generation(Fields& fields, const ApiModel& model, const std::stri
   // What asks for a form of the reply is never dropped.
   for (const char* key : {"audio", "details", "decoder_input_details", "return_full_text", "return_tokens_as_token_ids",
                           "structural_tag"})
-    fields.refuse(key, "it is not served");
-  for (const char* key : {"suffix", "format"}) fields.refuse(key, "it is not served", "\"\"");
+    fields.refuse(key, "not supported");
+  for (const char* key : {"suffix", "format"}) fields.refuse(key, "not supported", "\"\"");
   fields.refuse("n_probs", "want logprobs", "0"), fields.refuse("function_call", "want tool_choice", "\"auto\"");
   fields.refuse("modalities", "replies are text", "[\"text\"]");
   for (const char* key : {"include_reasoning", "separate_reasoning"})
-    if (!fields.flag(key).value_or(true)) fields.fail(key, "reasoning is always told apart");
+    if (!fields.flag(key).value_or(true)) fields.fail(key, "reasoning is always separated from the content");
   read_beams(fields, model, request);
   return read_guide(fields, model, key);
 }
@@ -200,8 +200,7 @@ ApiError too_long(int64_t tokens, const ApiModel& model, bool more) {
 int64_t read_kept(Fields& fields, const ApiModel& model) {
   const int64_t most = model.engine->context() - 1;  // a token of the reply has room behind them
   const std::optional<int64_t> kept = fields.integer("truncate_prompt_tokens", -1, INT32_MAX);
-  if (kept == 0)
-    fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1: all that the context has room for");
+  if (kept == 0) fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1 for as many as fit the context");
   return !kept ? 0 : *kept < 0 ? most : std::min(*kept, most);
 }
 
@@ -221,7 +220,7 @@ std::optional<int64_t> read_max_tokens(Fields& fields, int64_t least) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   std::optional<int64_t> most = fields.integer("n_predict", -1, kMost);
   if (most == -1) most = kMost;
-  if (most && *most < least) fields.fail("n_predict", fmt::format("want -1 or a whole number from {} on", least));
+  if (most && *most < least) fields.fail("n_predict", fmt::format("want -1 or a whole number of at least {}", least));
   const std::optional<int64_t> asked = fields.integer("max_tokens", least, kMost);
   return asked ? asked : most;
 }

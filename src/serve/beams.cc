@@ -19,7 +19,7 @@ EarlyStopping read_early_stopping(Fields& fields) {
 // What draws tokens, or is not looked for in beams, only where it changes nothing.
 void refuse_sampling(Fields& fields, GenerationRequest& request) {
   const auto only = [&](const char* key, double value, double neutral) {
-    if (value != neutral) fields.fail(key, fmt::format("with use_beam_search nothing is drawn: want {}", neutral));
+    if (value != neutral) fields.fail(key, fmt::format("use_beam_search does not sample: want {}", neutral));
   };
   SamplingOptions& sampling = request.sampling;
   if (sampling.temperature != 1) only("temperature", sampling.temperature, 0);
@@ -29,7 +29,7 @@ void refuse_sampling(Fields& fields, GenerationRequest& request) {
   only("repetition_penalty", sampling.repetition_penalty, 1);
   only("presence_penalty", sampling.presence_penalty, 0);
   only("frequency_penalty", sampling.frequency_penalty, 0);
-  if (!request.stop.empty()) fields.fail("stop", "with use_beam_search want stop_token_ids");
+  if (!request.stop.empty()) fields.fail("stop", "not supported with use_beam_search: want stop_token_ids");
 }
 
 }  // namespace
@@ -40,15 +40,15 @@ void read_beams(Fields& fields, const ApiModel& model, GenerationRequest& reques
   const double penalty = fields.number("length_penalty", -1e6, 1e6).value_or(1);
   const EarlyStopping early = read_early_stopping(fields);
   if (!search) {
-    if (width != request.n) fields.fail("best_of", "other than n only with use_beam_search");
-    if (penalty != 1) fields.fail("length_penalty", "only with use_beam_search");
-    if (early != EarlyStopping::kNo) fields.fail("early_stopping", "only with use_beam_search");
+    if (width != request.n) fields.fail("best_of", "want n, or use_beam_search");
+    if (penalty != 1) fields.fail("length_penalty", "requires use_beam_search");
+    if (early != EarlyStopping::kNo) fields.fail("early_stopping", "requires use_beam_search");
     return;
   }
   const int64_t most = std::min(kMaxBeams, model.engine->options().max_sequences);
   if (width > most)
-    fields.fail("use_beam_search", fmt::format("of {} beams (best_of, or n): want at most {}", width, most));
-  if (request.n > width) fields.fail("n", fmt::format("best_of gives {} texts", width));
+    fields.fail("use_beam_search", fmt::format("{} beams (best_of, or n): want at most {}", width, most));
+  if (request.n > width) fields.fail("n", fmt::format("want at most best_of, which is {}", width));
   refuse_sampling(fields, request);
   request.beams = width;
   request.length_penalty = penalty;

@@ -149,7 +149,7 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   ChoiceJob::Options options = ChoiceJob::read_options(fields);
   const bool logprobs = fields.flag("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.integer("top_logprobs", 0, 20);
-  if (top && !logprobs) fields.fail("top_logprobs", "only with logprobs: set it to true");
+  if (top && !logprobs) fields.fail("top_logprobs", "requires logprobs: set it to true");
   if (logprobs) options.logprobs = request.logprobs = top.value_or(0);
   for (const char* key : {"reasoning_effort", "prediction", "verbosity"}) fields.ignore(key);
   fields.refuse("functions", "want tools instead", "[]");

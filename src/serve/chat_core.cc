@@ -37,8 +37,8 @@ std::shared_ptr<const ChatTemplate> read_template(Fields& fields, const ApiModel
   const std::optional<std::string> source = fields.text("chat_template");
   if (!source) return nullptr;
   if (!model.request_templates)
-    fields.fail("chat_template", "a request's own template is taken under --trust-request-chat-template only");
-  if (source->size() > kMostBytes) fields.fail("chat_template", fmt::format("the most are {} bytes", kMostBytes));
+    fields.fail("chat_template", "the server accepts templates of requests only with --trust-request-chat-template");
+  if (source->size() > kMostBytes) fields.fail("chat_template", fmt::format("want at most {} bytes", kMostBytes));
   try {
     return model.request_templates->get(*source);
   } catch (const Error& error) {
@@ -63,7 +63,7 @@ Json* last_text(Json& messages) {
 void cut_behind(const std::string& mark, RenderedPrompt& prompt) {
   const size_t at = prompt.text.rfind(mark.substr(0, mark.size() - 1));
   if (at == std::string::npos)
-    throw ApiError("continue_final_message: the template does not write the last message's content as it is",
+    throw ApiError("continue_final_message: the template does not render the content of the last message verbatim",
                    "continue_final_message");
   const bool trimmed = prompt.text.compare(at, mark.size(), mark) != 0;
   prompt.text.resize(at);
@@ -90,7 +90,7 @@ void guide_reply(const ChatInput& input, const ReplyOptions& reply, const TextGu
   const auto refuse = [](const std::string& why) { throw ApiError("tool_choice: " + why, "tool_choice"); };
   if (input.tools.empty()) refuse("a call is required, but there are no tools");
   if (reply.format.empty())
-    refuse("a call is required, but this model's template shows no form of calls (name one by --tool-calls)");
+    refuse("a call is required, but the format of this model's tool calls is not known (name it with --tool-calls)");
   const CallRules rules{.format = reply.format,
                         .required = choice.required,
                         .calls_only = !guides.empty(),
@@ -163,7 +163,7 @@ void check_roles(const Json& messages, const ChatTemplate& chat, const Json& tru
     const std::string role = messages[i]["role"].get<std::string>();
     if (!known.insert(role).second || chat.spells(role) || takes_role(chat, role, trusted)) continue;
     const std::string name = fmt::format("messages[{}].role", i);
-    throw ApiError(fmt::format("{}: the chat template leaves out messages of role '{}'", name, role.substr(0, 60)),
+    throw ApiError(fmt::format("{}: the chat template does not render messages of role '{}'", name, role.substr(0, 60)),
                    name);
   }
 }
@@ -199,10 +199,10 @@ void check_messages(const Json& messages, const std::string& field) {
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string())
       throw ApiError(name + " has no role (want an object with a role and content)", name);
     if (!message.contains("content") || message["content"].is_string() || message["content"].is_null()) continue;
-    if (!message["content"].is_array()) throw ApiError(name + ".content is no text, list of parts or null", name);
+    if (!message["content"].is_array()) throw ApiError(name + ".content is not a string, a list or null", name);
     for (const Json& part : message["content"])
       if (!part.is_object() || part.value("type", Json()) != "text")
-        throw ApiError(name + ".content has a part that is no text: images and sounds are not served", name);
+        throw ApiError(name + ".content has a non-text part: images and audio are not supported", name);
   }
 }
 
@@ -221,7 +221,7 @@ ChatInput read_chat_input(Fields& fields, const ApiModel& model) {
   input.generation_prompt = fields.flag("add_generation_prompt").value_or(true);
   input.continue_final = fields.flag("continue_final_message").value_or(false);
   if (input.continue_final && input.generation_prompt)
-    fields.fail("continue_final_message", "a new message is begun: set add_generation_prompt to false");
+    fields.fail("continue_final_message", "requires add_generation_prompt to be false, since no new message begins");
   if (const Json* given = fields.find("chat_template_kwargs")) {
     if (!given->is_object()) fields.fail("chat_template_kwargs", "want an object");
     input.settings = *given;
@@ -233,7 +233,7 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most) {
   const std::shared_ptr<const ChatTemplate>& own =
       !input.tools.empty() && model.tool_chat ? model.tool_chat : model.chat;
   const ChatTemplate* chat = input.own_template ? input.own_template.get() : own.get();
-  if (chat == nullptr) throw ApiError("this model has no chat template (give one by --chat-template)");
+  if (chat == nullptr) throw ApiError("this model has no chat template (give one with --chat-template)");
   Json bindings = Json::object();
   bindings["messages"] = nullptr;
   bindings["tools"] = input.tools.empty() ? Json() : input.tools;
@@ -241,7 +241,7 @@ ChatPrompt render(const ChatInput& input, const ApiModel& model, int64_t most) {
   ChatPrompt out;
   for (const auto& [name, value] : input.settings.items()) {
     if (name == "messages" || name == "tools" || name == "add_generation_prompt")
-      throw ApiError(fmt::format("chat_template_kwargs.{}: want it as a field of the request", name),
+      throw ApiError(fmt::format("chat_template_kwargs.{}: give it as a field of the request", name),
                      "chat_template_kwargs");
     if (chat->variables().contains(name))
       bindings[name] = value;

@@ -169,7 +169,8 @@ TEST_F(ChatTest, GoesOnBehindTheLastMessage) {
   const Json parts = {{{"type", "text"}, {"text", "x"}}};
   EXPECT_EQ(prompt(saying_last(parts), kPlain), "<user>a</m><assistant>x");
   EXPECT_NE(prompt(saying_last(nullptr), kPlain).find("has no text"), std::string::npos);
-  EXPECT_NE(prompt(saying_last("b"), "{# 'assistant' #}").find("does not write the last message"), std::string::npos);
+  EXPECT_NE(prompt(saying_last("b"), "{# 'assistant' #}").find("does not render the content of the last message"),
+            std::string::npos);
   EXPECT_NE(prompt(saying_last("b"), "{% for %}").find("chat_template"), std::string::npos);
 }
 
@@ -324,14 +325,15 @@ TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
   EXPECT_NE(error("tool_choice", "required").find("there are no tools"), std::string::npos);
   EXPECT_NE(error("tool_choice", {{"function", {{"name", 3}}}}).find("want none, auto, required"), std::string::npos);
   EXPECT_NE(error("chat_template", "x").find("--trust-request-chat-template"), std::string::npos);
-  EXPECT_NE(error("continue_final_message", true).find("set add_generation_prompt to false"), std::string::npos);
+  EXPECT_NE(error("continue_final_message", true).find("requires add_generation_prompt to be false"),
+            std::string::npos);
   EXPECT_NE(error("top_logprobs", 3).find("only with logprobs"), std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"json", {{"uniqueItems", true}, {"type", "array"}}}}).find("uniqueItems"),
             std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"regex", "("}}).find("structured_outputs.regex"), std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"regex", "a"}, {"choice", {"b"}}}).find("want one of"), std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"structural_tag", "a"}}).find("structural_tag"), std::string::npos);
-  EXPECT_NE(error("ignore_eos", true).find("a guided text ends"), std::string::npos);
+  EXPECT_NE(error("ignore_eos", true).find("not supported with guided output"), std::string::npos);
 }
 
 }  // namespace

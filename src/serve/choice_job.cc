@@ -14,11 +14,11 @@ ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
   if (const Json* stream_options = fields.find("stream_options")) {
     Fields inner(*stream_options, "stream_options.");
     options.usage = inner.flag("include_usage").value_or(false);
-    if (!options.stream) fields.fail("stream_options", "only of streams: set stream");
+    if (!options.stream) fields.fail("stream_options", "requires stream: set it to true");
   }
   options.prompt_logprobs = fields.integer("prompt_logprobs", 0, 20).value_or(-1);
   if (options.prompt_logprobs >= 0 && options.stream)
-    fields.fail("prompt_logprobs", "not in streams: leave stream out");
+    fields.fail("prompt_logprobs", "not supported in streams: leave stream out");
   return options;
 }
 
@@ -26,9 +26,9 @@ void ChoiceJob::check_scores(const Fields& fields, const char* field, const Gene
   constexpr int64_t kMostEntries = 500'000;
   if (request.prompt_logprobs < 0) return;
   if (request.n > 1 || request.beams > 0)
-    fields.fail(field, "log-probabilities of a prompt are served for n = 1, without beams");
+    fields.fail(field, "log-probabilities of a prompt require n = 1 and no beam search");
   if (static_cast<int64_t>(tokens) > kMostEntries / (request.prompt_logprobs + 1))
-    fields.fail(field, fmt::format("{} tokens with {} log-probabilities each: the most are {} together", tokens,
+    fields.fail(field, fmt::format("{} tokens with {} log-probabilities each: want at most {} in total", tokens,
                                    request.prompt_logprobs + 1, kMostEntries));
 }
 

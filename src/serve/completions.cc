@@ -143,7 +143,7 @@ class Completion final : public ChoiceJob {
 // Prompts as ids: a text, ids, or a list of either.
 std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& model) {
   const Json* prompt = fields.find("prompt");
-  if (prompt == nullptr) fields.fail("prompt", "want a text, token ids, or a list of either");
+  if (prompt == nullptr) fields.fail("prompt", "want a string, token ids, or a list of either");
   const bool special = fields.flag("add_special_tokens").value_or(true);
   const int64_t kept = read_kept(fields, model);
   std::vector<std::vector<int32_t>> prompts;
@@ -155,7 +155,7 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
     for (const Json& id : list) {
       if (!id.is_number_integer() || id.get<double>() < 0 ||
           id.get<double>() >= static_cast<double>(model.engine->vocab_size()))
-        throw ApiError(fmt::format("prompt holds {} where a token id below {} is wanted", id.dump().substr(0, 60),
+        throw ApiError(fmt::format("prompt contains {} (want token ids below {})", id.dump().substr(0, 60),
                                    model.engine->vocab_size()),
                        "prompt");
       ids.push_back(id.get<int32_t>());
@@ -173,14 +173,14 @@ std::vector<std::vector<int32_t>> read_prompts(Fields& fields, const ApiModel& m
       } else if (one.is_array()) {
         add_ids(one);
       } else {
-        fields.fail("prompt", "want a text, token ids, or a list of either");
+        fields.fail("prompt", "want a string, token ids, or a list of either");
       }
     }
   } else {
-    fields.fail("prompt", fmt::format("want a text, token ids, or a list of 1 to {} of either", model.max_texts));
+    fields.fail("prompt", fmt::format("want a string, token ids, or a list of 1 to {} of either", model.max_texts));
   }
   for (const auto& ids : prompts) {
-    if (ids.empty()) throw ApiError("a prompt is empty: it has no token (give it at least one)", "prompt");
+    if (ids.empty()) throw ApiError("a prompt is empty (want at least one token)", "prompt");
     if (std::ssize(ids) >= model.engine->context()) throw too_long(std::ssize(ids), model);
   }
   return prompts;
@@ -211,7 +211,7 @@ Prepared prepare_completion(const ApiRequest& asked, const ApiModel& model, Http
     requests.back().prompt_ids = std::move(ids);
   }
   if (std::ssize(requests) * std::max(request.n, request.beams) > model.max_texts)
-    fields.fail("n", fmt::format("{} prompts give more than {} texts", requests.size(), model.max_texts));
+    fields.fail("n", fmt::format("{} prompts give more than {} completions", requests.size(), model.max_texts));
   auto job = std::make_shared<Completion>(model, options, echo, request.skip_special_tokens, std::move(reply));
   job->priority = request.priority;
   job->set_prompts(std::move(requests));

@@ -60,7 +60,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   const EncoderFacts& facts = *model.engine->encoder();
   if (facts.classifies)
     throw ApiError(
-        fmt::format("'{}' is a classifier: it has no embeddings; ask /v1/score or /v1/rerank", model.names[0]));
+        fmt::format("'{}' is a classifier and has no embeddings: use /v1/score or /v1/rerank", model.names[0]));
   Fields fields(request.json);
   const InputReader reader(fields, model);
   const std::string format = fields.text("encoding_format").value_or("float");
@@ -71,7 +71,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   const nlohmann::ordered_json* input = fields.find("input");
   std::vector<GenerationRequest> prompts;
   const auto add = [&](const nlohmann::ordered_json& one) {
-    if (!one.is_string() && !one.is_array()) fields.fail("input", "want a text, token ids, or a list of either");
+    if (!one.is_string() && !one.is_array()) fields.fail("input", "want a string, token ids, or a list of either");
     prompts.push_back(one.is_string()
                           ? reader.text(one.get<std::string>().empty() ? "" : before + one.get<std::string>())
                           : reader.ids(one));
@@ -80,7 +80,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
     prompts.back().normalize = fields.flag("normalize");
   };
   if (input == nullptr || (input->is_array() && input->empty()))
-    fields.fail("input", "want a text, token ids, or a list of either");
+    fields.fail("input", "want a string, token ids, or a list of either");
   const bool several = input->is_array() && !input->front().is_number();
   if (several && input->size() > kMostInputs) fields.fail("input", fmt::format("want at most {} inputs", kMostInputs));
   if (several) {

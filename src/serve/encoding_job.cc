@@ -12,7 +12,7 @@ InputReader::InputReader(Fields& fields, const ApiModel& model) : model_(model) 
   const std::optional<int64_t> asked = fields.integer("truncate_prompt_tokens", -1, context);
   if (asked) most_ = *asked == -1 ? context : *asked;
   if (asked && most_ == 0)
-    fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1: all that the model takes");
+    fields.fail("truncate_prompt_tokens", "want at least 1 token, or -1 for the model's maximum");
   for (const char* key : {"user", "priority"}) fields.ignore(key);
 }
 
@@ -21,10 +21,10 @@ GenerationRequest InputReader::text(const std::string& text, const std::optional
   const int64_t context = model_.engine->context();
   EncodedTexts encoded = encode_texts(*model_.tokenizer, text, pair, most_, /*enough=*/context + 1);
   if (std::ssize(encoded.ids) > context)
-    throw ApiError(fmt::format("the input has at least {} tokens, the model takes {}: shorten it, or have it cut "
-                               "(truncate_prompt_tokens)",
-                               encoded.ids.size(), context),
-                   "input", 400, "context_length_exceeded");
+    throw ApiError(
+        fmt::format("the input has at least {} tokens, the model takes {}: shorten it, or set truncate_prompt_tokens",
+                    encoded.ids.size(), context),
+        "input", 400, "context_length_exceeded");
   GenerationRequest request;
   request.max_tokens = 0, request.encode = true;
   request.prompt_ids = std::move(encoded.ids);
@@ -38,7 +38,7 @@ GenerationRequest InputReader::ids(const nlohmann::ordered_json& list) const {
   for (const nlohmann::ordered_json& id : list) {
     if (!id.is_number_integer() || id.get<double>() < 0 ||
         id.get<double>() >= static_cast<double>(model_.engine->vocab_size()))
-      throw ApiError(fmt::format("input holds {} where a token id below {} is wanted", id.dump().substr(0, 60),
+      throw ApiError(fmt::format("input contains {} (want token ids below {})", id.dump().substr(0, 60),
                                  model_.engine->vocab_size()),
                      "input");
     request.prompt_ids.push_back(id.get<int32_t>());

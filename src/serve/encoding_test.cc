@@ -117,7 +117,7 @@ TEST_F(EncoderServer, BadInputsAreRefusedByName) {
   EXPECT_EQ(post(path, {{"input", many}, {"truncate_prompt_tokens", 16}}).json()["usage"]["prompt_tokens"], 16);
   refuses(path, {{"input", many}, {"truncate_prompt_tokens", 129}}, "truncate_prompt_tokens");
   refuses(path, {{"input", ""}}, "an empty text cannot be encoded");
-  refuses(path, {{"input", json::array()}}, "want a text, token ids");
+  refuses(path, {{"input", json::array()}}, "want a string, token ids");
   refuses(path, {{"input", {"cat", ""}}}, "an empty text cannot be encoded");
   refuses(path, {{"input", json::array({json::array()})}}, "an empty list of ids");
   refuses(path, {{"input", {1, 320}}}, "320");
@@ -125,7 +125,7 @@ TEST_F(EncoderServer, BadInputsAreRefusedByName) {
   refuses(path, {{"input", "cat"}, {"dimensions", 65}}, "dimensions");
   refuses(path, {{"input", "cat"}, {"encoding_format", "int8"}}, "encoding_format");
   refuses(path, {{"input", "cat"}, {"prompt_name", "other"}}, "no prompt 'other' (it has: query)");
-  refuses("/v1/completions", {{"prompt", "cat"}}, "encodes whole texts and generates none");
+  refuses("/v1/completions", {{"prompt", "cat"}}, "is an encoder and generates no text");
   refuses("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "cat"}}}}}, "generates none");
   EXPECT_EQ(post(path, {{"model", "other"}, {"input", "cat"}}).status, 404);
   const std::string metrics = ask(server_->port(), "GET", "/metrics").body;
@@ -149,7 +149,7 @@ TEST_F(EncoderServer, ScoresAndRanksOfEmbeddings) {
   EXPECT_EQ(ranks[0]["document"]["text"], "the cat");
   EXPECT_NEAR(ranks[0]["relevance_score"].get<double>(), 1, 1e-5);
   EXPECT_GE(ranks[0]["relevance_score"], ranks[1]["relevance_score"]);
-  refuses("/v1/score", {{"text_1", {"a", "b"}}, {"text_2", {"a", "b", "c"}}}, "2 texts for 3 of text_2");
+  refuses("/v1/score", {{"text_1", {"a", "b"}}, {"text_2", {"a", "b", "c"}}}, "2 strings for 3 of text_2");
   refuses("/v1/score", {{"text_1", "a"}}, "text_2");
   refuses("/v1/rerank", {{"query", "a"}, {"documents", json::array()}}, "documents");
   refuses("/v1/rerank", {{"documents", {"a"}}}, "query");
@@ -176,7 +176,7 @@ TEST_F(EncoderServer, CrossEncoderScoresPairs) {
   EXPECT_EQ(body["results"][0]["index"], dog > cat ? 0 : 1);
   EXPECT_FALSE(body["results"][0].contains("document"));
   EXPECT_EQ(body["usage"]["total_tokens"], 14);
-  refuses("/v1/embeddings", {{"input", "cat"}}, "is a classifier: it has no embeddings");
+  refuses("/v1/embeddings", {{"input", "cat"}}, "is a classifier and has no embeddings");
 }
 
 TEST(GeneratingServer, RefusesEmbeddings) {
@@ -184,7 +184,7 @@ TEST(GeneratingServer, RefusesEmbeddings) {
   for (const char* path : {"/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score"}) {
     const Answer answer = server.ask("POST", path, R"({"input": "cat"})");
     EXPECT_EQ(answer.status, 400);
-    EXPECT_NE(answer.body.find("is served to generate texts"), std::string::npos) << answer.body;
+    EXPECT_NE(answer.body.find("is served for generation"), std::string::npos) << answer.body;
   }
 }
 

@@ -50,7 +50,7 @@ nlohmann::ordered_json parse_body(std::string_view body) {
   try {
     check_json_cost(body, "the body", kMaxDepth);  // before the parser, which goes as deep as it is led
     nlohmann::ordered_json json = parse_json<nlohmann::ordered_json>(body, "the body", /*unique_keys=*/true);
-    if (!json.is_object()) throw ApiError("the body is no JSON object");
+    if (!json.is_object()) throw ApiError("the body is not a JSON object");
     return json;
   } catch (const Error& error) {
     throw ApiError(error.message());
@@ -96,7 +96,7 @@ std::optional<int64_t> Fields::integer(const char* key, int64_t min, int64_t max
                      (value->is_number_float() && value->get<double>() == std::floor(value->get<double>()));
   const double about = whole ? value->get<double>() : 0;
   if (!whole || about < static_cast<double>(min) || about > static_cast<double>(max) || about >= 0x1p63)
-    fail(key, max == std::numeric_limits<int64_t>::max() ? fmt::format("want a whole number from {} on", min)
+    fail(key, max == std::numeric_limits<int64_t>::max() ? fmt::format("want a whole number of at least {}", min)
                                                          : fmt::format("want a whole number from {} to {}", min, max));
   return value->get<int64_t>();
 }

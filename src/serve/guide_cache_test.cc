@@ -46,7 +46,7 @@ TEST(GuideCache, IdleGuidesMakeRoomAndRunningOnesAreTheBound) {
     ADD_FAILURE() << "a hundred guides fit";
   } catch (const ApiError& error) {
     EXPECT_EQ(error.status(), 503);
-    EXPECT_STREQ(error.what(), "guides take more than 1 MB together: try again later");
+    EXPECT_STREQ(error.what(), "all guides together take more than 1 MB: try again later");
   }
   EXPECT_GT(running.size(), 2u);
   running.clear();
@@ -61,7 +61,7 @@ TEST(GuideCache, ATextThatWantsMoreGets503BeforeItRunsAndThen) {
     const Answer answer = ask(server.port(), "POST", "/v1/completions",
                               R"({"prompt": "Hi", "max_tokens": 150, "structured_outputs": {"regex": "[a-z]{200}"}})");
     EXPECT_EQ(answer.status, 503) << answer.body;
-    EXPECT_NE(answer.body.find("guides take more than"), std::string::npos) << answer.body;
+    EXPECT_NE(answer.body.find("all guides together take more than"), std::string::npos) << answer.body;
     EXPECT_EQ(tiny.engine->stats().steps > 0, bytes > 1);
   }
 }

@@ -60,7 +60,7 @@ Guides structured(Fields& fields, const Source& from) {
     guide = guide_of(fields, "structured_outputs", from, kind, *value);
   }
   if (const auto unknown = inner.unknown(); !unknown.empty())
-    throw ApiError(fmt::format("{} is not served (there are json, regex, choice, grammar, json_object)", unknown[0]),
+    throw ApiError(fmt::format("{} is not supported (want json, regex, choice, grammar or json_object)", unknown[0]),
                    unknown[0]);
   return guide;
 }
@@ -116,7 +116,7 @@ class Guided {
       word = may_end ? word | bit : word & ~bit;
     }
     check(std::ranges::any_of(allowed, [](uint32_t word) { return word != 0; }), ErrorCode::kInvalidArgument,
-          "no token of the model's vocabulary goes on with the guided text as its guide wants it");
+          "no token of the vocabulary can continue the output under its guide");
   }
 
   // How many of the drafts fit behind what was generated.
@@ -196,11 +196,11 @@ void set_guides(const std::vector<GuideUse>& guides, const ApiModel& model, Gene
   if (guides.empty()) return;
   if (request.ignore_eos || request.min_tokens > 0) {
     const std::string field = request.ignore_eos ? "ignore_eos" : "min_tokens";
-    throw ApiError(field + ": a guided text ends where its guide does", field);
+    throw ApiError(field + ": not supported with guided output, which ends where its guide ends", field);
   }
   std::vector<int32_t> ends = model.engine->end_tokens();
   ends.insert(ends.end(), request.stop_ids.begin(), request.stop_ids.end());
-  if (ends.empty()) throw ApiError("guided output wants a model with an end token");
+  if (ends.empty()) throw ApiError("guided output requires a model with an end token");
   const int64_t texts = std::max(request.n, request.beams);
   request.mask = GuidedTexts(guides, model.trie, ends, texts);
   if (!model.engine->options().draft.empty() && request.draft_tokens != 0)
@@ -220,7 +220,7 @@ TextGuide read_guide(Fields& fields, const ApiModel& model, const std::string& k
   const Source from{model, key};
   TextGuide guide{structured(fields, from)};
   if (Guides format = format_guide(fields, "response_format", from, /*flat=*/false)) {
-    if (guide.guide) fields.fail("response_format", "structured_outputs says another one: want one of them");
+    if (guide.guide) fields.fail("response_format", "structured_outputs is given too: want one of them");
     guide = {std::move(format), /*answer=*/true};
   }
   // llama.cpp's and SGLang's; a grammar may also be an object as TGI has it.
@@ -228,13 +228,13 @@ TextGuide read_guide(Fields& fields, const ApiModel& model, const std::string& k
                                     std::pair("json_schema", "json"), std::pair("regex", "regex")}) {
     const nlohmann::ordered_json* value = fields.find(field);
     if (value == nullptr || *value == "") continue;
-    if (guide.guide) fields.fail(field, "another field guides the text: want one of them");
+    if (guide.guide) fields.fail(field, "another field guides the output: want one of them");
     guide.guide = value->is_object() && std::string_view(field) == "grammar"
                       ? format_guide(fields, field, from, /*flat=*/false)
                       : guide_of(fields, field, from, kind, *value);
   }
   for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    fields.refuse(key, "want structured_outputs instead");
+    fields.refuse(key, "use structured_outputs instead");
   return guide;
 }
 
@@ -244,7 +244,7 @@ void read_text_format(Fields& fields, const ApiModel& model, const std::string& 
   Fields inner(*text, "text.");
   Guides format = format_guide(inner, "format", {model, key}, /*flat=*/true);
   if (!format) return;
-  if (guide.guide) inner.fail("format", "structured_outputs says another one: want one of them");
+  if (guide.guide) inner.fail("format", "structured_outputs is given too: want one of them");
   guide = {std::move(format), /*answer=*/true};
 }
 

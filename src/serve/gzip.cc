@@ -16,13 +16,12 @@ size_t gzip_size(std::string_view packed) {
 
 std::string unpack_gzip(std::string_view packed, size_t most) {
   const size_t size = gzip_size(packed);
-  const ApiError damaged("the body is no gzip of one member", "Content-Encoding");
+  const ApiError damaged("the body is not a gzip stream of one member", "Content-Encoding");
   if (!packed.starts_with("\x1f\x8b")) throw damaged;
-  if (size > most)
-    throw ApiError(fmt::format("the body says that it unpacks to {} bytes (the most are {})", size, most), {}, 413);
+  if (size > most) throw ApiError(fmt::format("the body unpacks to {} bytes (at most {})", size, most), {}, 413);
   std::string bytes(size + 1, 0);  // a byte more than wanted: there must be nothing for it
   z_stream stream = {};
-  if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) throw ApiError("no memory to unpack the body", {}, 503);
+  if (inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK) throw ApiError("not enough memory to unpack the body", {}, 503);
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));  // which zlib does not write to
   stream.avail_in = static_cast<uInt>(packed.size());
   stream.next_out = reinterpret_cast<Bytef*>(bytes.data());

@@ -44,7 +44,7 @@ Url parse_url(const std::string& text) {
   const size_t begin = url.secure ? 8 : 7, slash = std::min(text.find('/', begin), text.size());
   check(
       (url.secure || text.starts_with("http://")) && slash > begin && text.find_first_of(" \r\n") == std::string::npos,
-      ErrorCode::kInvalidArgument, "'{}' is no URL of a server: want http://HOST:PORT or https://HOST", text);
+      ErrorCode::kInvalidArgument, "'{}' is not the URL of a server: want http://HOST:PORT or https://HOST", text);
   const std::string& authority = url.authority = text.substr(begin, slash - begin);
   const size_t colon = authority.find(':', authority.starts_with('[') ? authority.find(']') : 0);
   url.host = authority.substr(0, colon);
@@ -158,7 +158,7 @@ struct HttpClient::Impl {
     error_code error;
     tcp::resolver resolver(io);
     endpoints = resolver.resolve(url.host, url.port, error);
-    check(!error, ErrorCode::kIo, "{}: no address of '{}' port {}: {}", text, url.host, url.port, error.message());
+    check(!error, ErrorCode::kIo, "{}: cannot resolve '{}' port {}: {}", text, url.host, url.port, error.message());
     if (url.secure) tls.set_default_verify_paths();
     tls.set_verify_mode(asio::ssl::verify_peer);
     thread = std::thread([this] { io.run(); });
@@ -199,7 +199,7 @@ struct HttpClient::Impl {
         // The server may have closed a kept connection meanwhile: once more, by another one.
         again = network != nullptr && kept && call->answer.status == 0 && !call->late;
         const std::string why = network != nullptr ? network->code().message() : failure.what();
-        call->answer.error = call->late ? fmt::format("no whole reply in {} s", call->timeout)
+        call->answer.error = call->late ? fmt::format("no complete reply within {} s", call->timeout)
                                         : fmt::format("{}: {}", url.authority, why);
       }
       call->socket = nullptr;

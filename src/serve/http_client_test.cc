@@ -228,7 +228,7 @@ TEST(HttpClient, SilenceEndsByTheTimeoutOrTheClient) {
   const RawServer server({"hold", "hold"});
   HttpClient client(url_of(server.port()));
   const HttpAnswer answer = client.ask({.target = "/", .timeout_seconds = 0.05});
-  EXPECT_EQ(answer.error, "no whole reply in 0.05 s");
+  EXPECT_EQ(answer.error, "no complete reply within 0.05 s");
   client.send({.target = "/"}, {}, [](const HttpAnswer&) { ADD_FAILURE() << "the client is gone"; });
 }
 

@@ -274,7 +274,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
         }
         body->set(static_cast<int64_t>(parser.get().body().size()));
         if (body->amount() > 0 && shared_->body_bytes > options.max_waiting_bytes) {
-          co_await refuse(503, "the bodies of other requests take all the memory there is for them");
+          co_await refuse(503, "the bodies of other requests take all the memory for request bodies");
           co_return std::nullopt;
         }
         if (parser.is_done()) break;
@@ -296,7 +296,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
         co_return std::nullopt;
       }
       if (!co_await wait(deadline)) {
-        if (began && !closed_) co_await refuse(408, "the request did not come in time");
+        if (began && !closed_) co_await refuse(408, "the request did not arrive in time");
         co_return std::nullopt;
       }
       if (closed_) co_return std::nullopt;
@@ -376,7 +376,7 @@ class StreamConnection final : public HttpConnection, public std::enable_shared_
         break;
       }
       if (input_ended_) {
-        if (!reply_->begun()) co_await refuse(499, "the connection was closed before the reply; keep it open for it");
+        if (!reply_->begun()) co_await refuse(499, "the connection was closed before the reply; keep it open");
         break;
       }
       if (taken.bytes.empty()) co_await wait(Clock::time_point::max());

@@ -66,7 +66,7 @@ void remove_stale(const std::string& path) {
   Error error;
   probe.connect(Local::endpoint(path), error);
   check(error == asio::error::connection_refused, ErrorCode::kIo,
-        "cannot listen at {}: another process does (stop it, or name another path)", path);
+        "cannot listen at {}: another process listens there (stop it, or give another path)", path);
   ::unlink(path.c_str());
 }
 

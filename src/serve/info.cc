@@ -69,7 +69,7 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
     ids = render(read_chat_input(fields, model), model, kMostTokens).ids;
   } else {
     const std::optional<std::string> prompt = fields.text("prompt");
-    if (!prompt) fields.fail("prompt", "want a text, or messages");
+    if (!prompt) fields.fail("prompt", "want a string, or messages");
     const bool special = fields.flag("add_special_tokens").value_or(true);
     ids = encode_prompt(fields, *prompt, special, model, 0, kMostTokens);
   }

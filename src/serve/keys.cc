@@ -48,8 +48,8 @@ std::vector<ApiKey> read_keys(const std::string& path) {
       if (field == "name" || field == "sha256") continue;
       const auto limit = [&] {
         const auto count = json_get<int64_t>(entry, field.c_str(), where);
-        check(count >= 0, ErrorCode::kInvalidArgument, "{}: {} is {} (want 0 for no limit, or more)", where, field,
-              count);
+        check(count >= 0, ErrorCode::kInvalidArgument, "{}: {} is {} (want a whole number; 0 is no limit)", where,
+              field, count);
         return count;
       };
       if (field == "requests_per_minute") {
@@ -62,24 +62,23 @@ std::vector<ApiKey> read_keys(const std::string& path) {
         key.limits.priority = json_get<int32_t>(entry, "priority", where);
       } else {
         fail(ErrorCode::kInvalidArgument,
-             "{}: no field is named {} (there are name, sha256, requests_per_minute, tokens_per_minute, texts, "
-             "priority)",
+             "{}: unknown field {} (want name, sha256, requests_per_minute, tokens_per_minute, texts or priority)",
              where, field);
       }
     }
     check(key.hash.size() == 64 && key.hash.find_first_not_of("0123456789abcdef") == std::string::npos,
           ErrorCode::kInvalidArgument, "{}: sha256 is not a hash in 64 lower-case hex digits", where);
     check(names.insert(key.name).second && hashes.insert(key.hash).second, ErrorCode::kInvalidArgument,
-          "{}: a key of this name or hash stands further up", where);
+          "{}: an earlier line has the same name or hash", where);
     keys.push_back(std::move(key));
   }
-  check(!keys.empty(), ErrorCode::kInvalidArgument, "{} holds no key: nobody could ask anything", path);
+  check(!keys.empty(), ErrorCode::kInvalidArgument, "{} contains no key, so that every request would be refused", path);
   return keys;
 }
 
 std::string make_key() {
   std::array<unsigned char, 32> bits{};
-  check(RAND_bytes(bits.data(), bits.size()) == 1, ErrorCode::kIo, "no random numbers can be had");
+  check(RAND_bytes(bits.data(), bits.size()) == 1, ErrorCode::kIo, "the system gives no random numbers");
   std::string text(44, '\0');
   EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bits.data(), bits.size());
   text.resize(43);  // without the '=' behind

@@ -69,8 +69,8 @@ const InputSpec* find_input(std::string_view name) {
 void check_model(const std::vector<std::string>& parts, const ApiModel& model) {
   model.check_name(parts.at(0));
   if (parts.size() > 1 && parts[1] != kVersion)
-    throw ApiError(fmt::format("the model '{}' has no version '{}' (there is {})", parts[0], parts[1], kVersion),
-                   "version", 404);
+    throw ApiError(fmt::format("the model '{}' has no version '{}' (want {})", parts[0], parts[1], kVersion), "version",
+                   404);
 }
 
 // --- requests
@@ -100,7 +100,7 @@ void put(Asked& asked, const std::string& name, const Json& value) {
 }
 
 void put_all(Asked& asked, const Json& object, const std::string& where) {
-  if (!object.is_object()) throw ApiError(where + " is no object", where);
+  if (!object.is_object()) throw ApiError(where + " is not an object", where);
   for (const auto& [name, value] : object.items()) put(asked, name, value);
 }
 
@@ -112,12 +112,12 @@ void put_tensor(Asked& asked, Tensor tensor) {
   const std::string where = "inputs." + tensor.name;
   const InputSpec* spec = find_input(tensor.name);
   if (spec == nullptr)
-    throw ApiError(fmt::format("{} is no input of this model (its metadata names them)", where), where);
+    throw ApiError(fmt::format("{} is not an input of this model (its metadata lists them)", where), where);
   if (family(tensor.datatype) != family(spec->datatype))
     throw ApiError(fmt::format("{} has the datatype {} (want {})", where, tensor.datatype, spec->datatype), where);
   const bool row = tensor.shape.size() == 1 || (tensor.shape.size() == 2 && tensor.shape[0] == 1);
   if (!row || (!spec->list && tensor.values.size() != 1))
-    throw ApiError(fmt::format("{} has the shape {} (want [{}], or that behind a batch of 1)", where,
+    throw ApiError(fmt::format("{} has the shape {} (want [{}], or [1] followed by it)", where,
                                Json(tensor.shape).dump(), spec->list ? "any" : "1"),
                    where);
   put(asked, tensor.name, spec->list ? std::move(tensor.values) : tensor.values[0]);
@@ -125,7 +125,7 @@ void put_tensor(Asked& asked, Tensor tensor) {
 
 std::vector<RequestedOutput> read_outputs(const Json* outputs, bool binary) {
   if (outputs == nullptr || outputs->empty()) return {{kOutputs[0].name, binary}};
-  if (!outputs->is_array()) throw ApiError("outputs is no list", "outputs");
+  if (!outputs->is_array()) throw ApiError("outputs is not a list", "outputs");
   std::vector<RequestedOutput> list;
   for (const Json& output : *outputs) {
     Fields fields(output, "outputs.");
@@ -136,8 +136,8 @@ std::vector<RequestedOutput> read_outputs(const Json* outputs, bool binary) {
     if (const Json* parameters = fields.find("parameters")) {
       Fields inner(*parameters, "outputs.parameters.");
       one.binary = inner.flag("binary_data").value_or(binary);
-      inner.refuse("classification", "classification is not served");
-      inner.refuse("shared_memory_region", "shared memory is not served");
+      inner.refuse("classification", "classification is not supported");
+      inner.refuse("shared_memory_region", "shared memory is not supported");
     }
     list.push_back(std::move(one));
   }
@@ -236,7 +236,7 @@ std::vector<int32_t> read_prompt(Fields& fields, const ApiModel& model, std::str
   const int64_t kept = read_kept(fields, model);
   if (text) ids = encode_prompt(fields, *text, /*begin=*/true, model, kept);
   if (kept > 0 && std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
-  if (ids.empty()) throw ApiError("the prompt is empty: it has no token (give it at least one)", "text_input");
+  if (ids.empty()) throw ApiError("the prompt is empty (want at least one token)", "text_input");
   const auto size = static_cast<int64_t>(ids.size());
   if (fields.integer("input_lengths", 0, std::numeric_limits<int32_t>::max()).value_or(size) != size)
     fields.fail("input_lengths", fmt::format("the prompt has {} tokens", size));
@@ -248,8 +248,8 @@ std::vector<int32_t> read_prompt(Fields& fields, const ApiModel& model, std::str
 // What completions do not know of these requests; the rest becomes what they know.
 void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequest& request) {
   request.max_tokens = read_max_tokens(fields, 1).value_or(16);
-  if (request.n != 1) fields.fail("n", "more than one text, or beams, are not served");
-  if (fields.find("stream"); !stream) fields.refuse("stream", "one reply is whole: /generate_stream streams");
+  if (request.n != 1) fields.fail("n", "more than one completion and beam search are not supported");
+  if (fields.find("stream"); !stream) fields.refuse("stream", "this route does not stream: use generate_stream");
   std::erase(request.stop, "");
   if (const auto end = fields.integer("end_id", -1, model.engine->vocab_size() - 1); end && *end >= 0)
     request.stop_ids.push_back(static_cast<int32_t>(*end));
@@ -259,15 +259,15 @@ void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequ
       static_cast<double>(fields.integer("timeout", 0, std::numeric_limits<int64_t>::max()).value_or(0)) / 1e6;
   request.priority = -static_cast<int32_t>(fields.integer("priority", 0, kMost).value_or(0));
   for (const char* key : {"return_log_probs", "return_context_logits", "return_generation_logits"})
-    fields.refuse(key, "it is not served");
-  fields.refuse("sequence_id", "sequences of requests are not served");
+    fields.refuse(key, "not supported");
+  fields.refuse("sequence_id", "sequences of requests are not supported");
   for (const char* key : {"pad_id", "sequence_start", "sequence_end", "length_penalty", "early_stopping"})
     fields.ignore(key);
 }
 
 Prepared prepare(Asked asked, const ApiModel& model, const std::string& key, bool stream, HttpReply reply) {
   if (const auto given = asked.fields.find("sampling_parameters"); given != asked.fields.end()) {
-    if (!given->is_string()) throw ApiError("sampling_parameters is no JSON text", "sampling_parameters");
+    if (!given->is_string()) throw ApiError("sampling_parameters is not a string of JSON", "sampling_parameters");
     const Json parameters = parse_body(given->get<std::string>());
     asked.fields.erase(given);
     put_all(asked, parameters, "sampling_parameters");

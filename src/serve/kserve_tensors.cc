@@ -68,7 +68,7 @@ const NumberType* find_type(const std::string& datatype, const std::string& wher
   if (datatype == "BYTES") return nullptr;
   for (const NumberType& type : kNumberTypes)
     if (datatype == type.name) return &type;
-  throw ApiError(fmt::format("{} has the datatype '{}', which is not served", where, datatype), where);
+  throw ApiError(fmt::format("{} has the datatype '{}', which is not supported", where, datatype), where);
 }
 
 std::vector<int64_t> read_shape(Fields& fields, const std::string& where, int64_t& elements) {
@@ -97,7 +97,7 @@ Json read_data(const Json& data, const NumberType* type, const std::string& data
   flatten(data, values);
   for (const Json& value : values)
     if (type != nullptr ? !type->fits(value) : !value.is_string())
-      throw ApiError(fmt::format("{} holds {}, which is no {}", where, value.dump().substr(0, 60), datatype), where);
+      throw ApiError(fmt::format("{} contains {} (want {})", where, value.dump().substr(0, 60), datatype), where);
   return values;
 }
 
@@ -108,7 +108,7 @@ Json read_texts(std::string_view bytes, const std::string& where) {
     uint32_t length = 0;
     if (bytes.size() >= sizeof(length)) std::memcpy(&length, bytes.data(), sizeof(length));
     if (bytes.size() < sizeof(length) + length)
-      throw ApiError(fmt::format("{}: its binary data ends inside of element {}", where, values.size()), where);
+      throw ApiError(fmt::format("{}: its binary data ends within element {}", where, values.size()), where);
     const std::string_view text = bytes.substr(sizeof(length), length);
     if (utf8_valid_prefix(text) != text.size())
       throw ApiError(fmt::format("{}: element {} is not UTF-8", where, values.size()), where);
@@ -120,7 +120,7 @@ Json read_texts(std::string_view bytes, const std::string& where) {
 
 Json read_numbers(std::string_view bytes, const NumberType& type, int64_t elements, const std::string& where) {
   if (bytes.size() != static_cast<size_t>(elements) * type.size)
-    throw ApiError(fmt::format("{}: its shape gives {} bytes of binary data, and binary_data_size is {}", where,
+    throw ApiError(fmt::format("{}: its shape requires {} bytes of binary data, but binary_data_size is {}", where,
                                static_cast<size_t>(elements) * type.size, bytes.size()),
                    where);
   Json values = Json::array();
@@ -140,7 +140,7 @@ Tensor read_tensor(const Json& input, std::string_view& bytes) {
   std::optional<int64_t> size;
   if (const Json* parameters = fields.find("parameters")) {
     Fields inner(*parameters, where + ".parameters.");
-    inner.refuse("shared_memory_region", "shared memory is not served");
+    inner.refuse("shared_memory_region", "shared memory is not supported");
     size = inner.integer("binary_data_size", 0, static_cast<int64_t>(bytes.size()));
   }
   const Json* data = fields.find("data");
@@ -155,7 +155,7 @@ Tensor read_tensor(const Json& input, std::string_view& bytes) {
     tensor.values = type == nullptr ? read_texts(own, where) : read_numbers(own, *type, elements, where);
   }
   if (tensor.values.size() != static_cast<size_t>(elements))
-    throw ApiError(fmt::format("{} has {} values, and its shape gives {}", where, tensor.values.size(), elements),
+    throw ApiError(fmt::format("{} has {} values (want {}, by its shape)", where, tensor.values.size(), elements),
                    where);
   return tensor;
 }
@@ -178,7 +178,7 @@ TensorBody split_body(std::string_view body, std::string_view json_bytes) {
 std::vector<Tensor> read_tensors(const Json& inputs, std::string_view bytes) {
   constexpr size_t kMostTensors = 64;
   if (!inputs.is_array() || inputs.size() > kMostTensors)
-    throw ApiError(fmt::format("inputs is no list of at most {} tensors", kMostTensors), "inputs");
+    throw ApiError(fmt::format("inputs is not a list of at most {} tensors", kMostTensors), "inputs");
   std::vector<Tensor> tensors;
   int64_t elements = 0;
   for (const Json& input : inputs) {
@@ -187,7 +187,7 @@ std::vector<Tensor> read_tensors(const Json& inputs, std::string_view bytes) {
     if (elements > kMostElements)
       throw ApiError(fmt::format("the inputs have more than {} elements", kMostElements), "inputs");
   }
-  if (!bytes.empty()) throw ApiError(fmt::format("{} bytes behind the JSON are of no tensor", bytes.size()), "inputs");
+  if (!bytes.empty()) throw ApiError(fmt::format("{} bytes after the JSON are of no tensor", bytes.size()), "inputs");
   return tensors;
 }
 

@@ -79,32 +79,32 @@ TEST(KserveTensors, WhatDoesNotFitIsNamed) {
   const std::vector<std::tuple<Json, std::string, std::string>> cases = {
       {5, "", "inputs is 5 (want an object)"},
       {Json::object(), "", "inputs.name is missing"},
-      {tensor("x", "FP16", {1}, {1}), "", "inputs.x has the datatype 'FP16', which is not served"},
+      {tensor("x", "FP16", {1}, {1}), "", "inputs.x has the datatype 'FP16', which is not supported"},
       {tensor("x", "INT32", {-1}, {1}), "", "inputs.shape is [-1]"},
       {tensor("x", "INT32", {1000, 1000, 1000}, {1}), "", "inputs.x has more than 1000000 elements"},
-      {tensor("x", "INT32", {2}, {1}), "", "inputs.x has 1 values, and its shape gives 2"},
-      {tensor("x", "INT32", {1}, {2147483648}), "", "inputs.x holds 2147483648, which is no INT32"},
-      {tensor("x", "UINT8", {1}, {-1}), "", "inputs.x holds -1, which is no UINT8"},
-      {tensor("x", "INT32", {1}, {1.5}), "", "inputs.x holds 1.5, which is no INT32"},
-      {tensor("x", "BOOL", {1}, {1}), "", "inputs.x holds 1, which is no BOOL"},
-      {tensor("x", "BYTES", {1}, {1}), "", "inputs.x holds 1, which is no BYTES"},
+      {tensor("x", "INT32", {2}, {1}), "", "inputs.x has 1 values (want 2, by its shape)"},
+      {tensor("x", "INT32", {1}, {2147483648}), "", "inputs.x contains 2147483648 (want INT32)"},
+      {tensor("x", "UINT8", {1}, {-1}), "", "inputs.x contains -1 (want UINT8)"},
+      {tensor("x", "INT32", {1}, {1.5}), "", "inputs.x contains 1.5 (want INT32)"},
+      {tensor("x", "BOOL", {1}, {1}), "", "inputs.x contains 1 (want BOOL)"},
+      {tensor("x", "BYTES", {1}, {1}), "", "inputs.x contains 1 (want BYTES)"},
       {tensor("x", "BYTES", {1}, "text"), "", "inputs.data is \"text\" (want a list)"},
       {tensor("x", "BYTES", {1}, nullptr), "", "inputs.x: want its values either as data or as binary_data_size bytes"},
       {binary_tensor("x", "INT32", {2}, 4), bytes_of(1),
-       "its shape gives 8 bytes of binary data, and binary_data_size is 4"},
+       "its shape requires 8 bytes of binary data, but binary_data_size is 4"},
       {binary_tensor("x", "INT32", {2}, 8), bytes_of(1), "inputs.x.parameters.binary_data_size is 8"},
-      {binary_tensor("x", "INT32", {1}, 4), bytes_of(1) + "more", "4 bytes behind the JSON are of no tensor"},
-      {binary_tensor("x", "BYTES", {1}, 3), std::string(3, '\0'), "inputs.x: its binary data ends inside of element 0"},
-      {binary_tensor("x", "BYTES", {1}, 5), bytes_of(-1) + "a", "inputs.x: its binary data ends inside of element 0"},
+      {binary_tensor("x", "INT32", {1}, 4), bytes_of(1) + "more", "4 bytes after the JSON are of no tensor"},
+      {binary_tensor("x", "BYTES", {1}, 3), std::string(3, '\0'), "inputs.x: its binary data ends within element 0"},
+      {binary_tensor("x", "BYTES", {1}, 5), bytes_of(-1) + "a", "inputs.x: its binary data ends within element 0"},
       {binary_tensor("x", "BYTES", {1}, 5), bytes_of("\xff"), "inputs.x: element 0 is not UTF-8"},
-      {binary_tensor("x", "BYTES", {2}, 5), bytes_of("a"), "inputs.x has 1 values, and its shape gives 2"},
+      {binary_tensor("x", "BYTES", {2}, 5), bytes_of("a"), "inputs.x has 1 values (want 2, by its shape)"},
   };
   for (const auto& [input, bytes, message] : cases)
     EXPECT_NE(error(input, bytes).find(message), std::string::npos) << input << " gives " << error(input, bytes);
   Json shared = binary_tensor("x", "BYTES", {1}, 0);
   shared["parameters"] = {{"shared_memory_region", "r"}};
-  EXPECT_NE(error(shared).find("shared memory is not served"), std::string::npos);
-  EXPECT_NE(api_error_of([] { read_tensors("x", ""); }).find("inputs is no list"), std::string::npos);
+  EXPECT_NE(error(shared).find("shared memory is not supported"), std::string::npos);
+  EXPECT_NE(api_error_of([] { read_tensors("x", ""); }).find("inputs is not a list"), std::string::npos);
   for (const char* size : {"0", "-1", "x", "3 ", "99999999999999999999", "4"})
     EXPECT_NE(api_error_of([&] { split_body("{} ", size); }).find(kLengthField), std::string::npos) << size;
   EXPECT_EQ(split_body("{}\xff", "2").bytes, "\xff");
@@ -235,7 +235,7 @@ TEST_F(KserveTest, WhatCannotBeServedIsNamed) {
       {Json::object(), "inputs is missing"},
       {{{"inputs", Json::array()}}, "text_input is missing"},
       {infer(prompt), "text_input is given twice"},
-      {infer(tensor("QUERY", "BYTES", {1}, {"a"})), "inputs.QUERY is no input of this model"},
+      {infer(tensor("QUERY", "BYTES", {1}, {"a"})), "inputs.QUERY is not an input of this model"},
       {infer(tensor("max_tokens", "FP32", {1}, {1})), "inputs.max_tokens has the datatype FP32 (want INT32)"},
       {infer(tensor("max_tokens", "INT64", {2}, {1, 2})), "inputs.max_tokens has the shape [2]"},
       {infer(tensor("max_tokens", "INT32", {2, 1}, {1, 2})), "inputs.max_tokens has the shape [2,1]"},
@@ -247,7 +247,7 @@ TEST_F(KserveTest, WhatCannotBeServedIsNamed) {
       {infer(tensor("return_log_probs", "BOOL", {1}, {true})), "return_log_probs is true"},
       {{{"inputs", {prompt}}, {"outputs", {{{"name", "logits"}}}}}, "want text_output or output_ids"},
       {{{"inputs", {prompt}}, {"outputs", {{{"name", "text_output"}, {"parameters", {{"classification", 1}}}}}}},
-       "classification is not served"},
+       "classification is not supported"},
       {{{"inputs", {prompt}}, {"parameters", {{"sequence_id", 3}}}}, "sequence_id is 3"},
       {{{"inputs", {prompt}}, {"parameters", {{"sampling_parameters", "["}}}}, "the body"},
   };
@@ -260,7 +260,7 @@ TEST_F(KserveTest, WhatCannotBeServedIsNamed) {
       {"", "the body"},
       {R"({"text_input": ""})", "the prompt is empty"},
       {R"({"text_input": 5})", "text_input is 5"},
-      {R"({"text_input": "B", "parameters": 5})", "parameters is no object"},
+      {R"({"text_input": "B", "parameters": 5})", "parameters is not an object"},
       {R"({"text_input": "B", "top_k": 1, "parameters": {"runtime_top_k": 1}})", "given twice"},
       {R"({"text_input": "B", "input_lengths": 2})", "the prompt has 1 tokens"},
       {R"({"text_input": ")" + std::string(65, 'B') + "\"}", "65"},
@@ -272,7 +272,7 @@ TEST_F(KserveTest, WhatCannotBeServedIsNamed) {
   }
   EXPECT_EQ(post("generate", "{}", "Content-Encoding: deflate\r\n").status, 415);
   EXPECT_EQ(ask(server_->port(), "POST", "/v2/models/other/infer", "{}").status, 404);
-  EXPECT_EQ(error(post("versions/3/infer", "{}")), "the model 'tiny' has no version '3' (there is 1)");
+  EXPECT_EQ(error(post("versions/3/infer", "{}")), "the model 'tiny' has no version '3' (want 1)");
 }
 
 TEST_F(KserveTest, TimeoutsAreMicroseconds) {

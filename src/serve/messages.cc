@@ -189,8 +189,8 @@ void read_format(Fields& fields, const ApiModel& model, const std::string& key, 
   Fields inner(*format, name + ".");
   if (inner.text("type") != "json_schema") inner.fail("type", "want json_schema");
   const Json* schema = inner.find("schema");
-  if (schema == nullptr || !schema->is_object()) inner.fail("schema", "want a JSON schema, an object");
-  if (guide.guide) fields.fail("structured_outputs", name + " says another one: want one of them");
+  if (schema == nullptr || !schema->is_object()) inner.fail("schema", "want a JSON schema as an object");
+  if (guide.guide) fields.fail("structured_outputs", name + " is given too: want one of them");
   const std::string source = schema->dump();
   const auto make = [&](const GuideLimits& limits) { return json_schema_guide(source, limits); };
   try {
@@ -210,15 +210,15 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
   read_format(fields, model, asked.key, guide);
   const bool stream = fields.flag("stream").value_or(false);
   const std::optional<int64_t> most = fields.integer("max_tokens", 1, std::numeric_limits<int32_t>::max());
-  if (!most) fields.fail("max_tokens", "want how many tokens may be generated at most");
+  if (!most) fields.fail("max_tokens", "want the maximum number of tokens to generate");
   for (const char* key :
        {"metadata", "service_tier", "cache_control", "context_management", "diagnostics", "inference_geo", "speed"})
     fields.ignore(key);
   for (const char* key : {"container", "mcp_servers"})
-    fields.refuse(key, "tools that a server runs are not served", "[]");
+    fields.refuse(key, "tools that run on the server are not supported", "[]");
   for (const char* key : {"response_format", "logprobs", "top_logprobs"})
-    fields.refuse(key, "it is not of messages: output_config.format guides, there are no log-probabilities");
-  fields.refuse("n", "one message is made", "1");
+    fields.refuse(key, "not supported by /v1/messages, whose output output_config.format guides");
+  fields.refuse("n", "/v1/messages gives one message", "1");
   const ChatInput input = read_messages_input(fields, model);
   const ReplyForm form = prepare_turn(input, model, asked.key, most, guide, request);
 

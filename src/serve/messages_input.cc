@@ -25,7 +25,7 @@ void each_block(const Json& content, const std::string& name, const TakeBlock& t
     Fields fields(block, name + ".");
     return take("text", fields);
   }
-  if (!content.is_array()) throw ApiError(name + ": want a text or a list of blocks", name);
+  if (!content.is_array()) throw ApiError(name + ": want a string or a list of blocks", name);
   for (size_t i = 0; i < content.size(); ++i) {
     Fields fields(content[i], fmt::format("{}[{}].", name, i));
     take(wanted(fields, "type"), fields);
@@ -51,7 +51,7 @@ class Conversation {
       } else if (role == "assistant" && type == "tool_use") {
         add_call(block);
       } else if (role != "assistant" || type != "redacted_thinking") {  // which nobody can read
-        block.fail("type", role == "user"     ? "want text or tool_result: images and documents are not served"
+        block.fail("type", role == "user"     ? "want text or tool_result: images and documents are not supported"
                            : role == "system" ? "want text"
                                               : "want text, thinking, redacted_thinking or tool_use");
       }
@@ -88,7 +88,7 @@ class Conversation {
     if (block.flag("is_error").value_or(false)) parts.push_back(text_part("Error:"));
     if (const Json* content = block.find("content"))
       each_block(*content, block.name_of("content"), [&](const std::string& type, Fields& inner) {
-        if (type != "text") inner.fail("type", "want text: images and documents are not served");
+        if (type != "text") inner.fail("type", "want text: images and documents are not supported");
         parts.push_back(text_part(wanted(inner, "text")));
       });
     messages_.push_back(
@@ -110,9 +110,9 @@ Json read_messages(Fields& fields) {
     if (role != "user" && role != "assistant" && role != "system")
       message.fail("role", "want user, assistant or system");
     if (role == "assistant" && i + 1 == given->size())
-      message.fail("role", "going on with the last message is not served yet: end with one of a user");
+      message.fail("role", "continuing the last message is not supported: end with a message of the user");
     const Json* content = message.find("content");
-    if (content == nullptr) message.fail("content", "want a text or a list of blocks");
+    if (content == nullptr) message.fail("content", "want a string or a list of blocks");
     conversation.add(role, *content, message.name_of("content"));
   }
   Json messages = conversation.take();
@@ -128,11 +128,11 @@ Json read_tools(Fields& fields) {
   for (size_t i = 0; i < given->size(); ++i) {
     Fields tool((*given)[i], fmt::format("tools[{}].", i));
     if (tool.text("type").value_or("custom") != "custom")
-      tool.fail("type", "want custom: tools with schemas of their own are not served");
+      tool.fail("type", "want custom: Anthropic's built-in tools are not supported");
     Json function = {{"name", wanted(tool, "name")}};
     if (const auto description = tool.text("description")) function["description"] = *description;
     const Json* schema = tool.find("input_schema");
-    if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "want a JSON schema, an object");
+    if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "want a JSON schema as an object");
     function["parameters"] = *schema;
     if (const auto strict = tool.flag("strict")) function["strict"] = *strict;
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -167,7 +167,7 @@ std::optional<bool> read_thinking(Fields& fields) {
 }  // namespace
 
 ChatInput read_messages_input(Fields& fields, const ApiModel& model) {
-  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
+  if (!model.chat) throw ApiError("this model has no chat template (give one with --chat-template)");
   ChatInput input{.messages = read_messages(fields), .tools = read_tools(fields), .choice = read_tool_choice(fields)};
   const std::optional<bool> thinking = read_thinking(fields);
   if (thinking && model.chat->variables().contains("enable_thinking")) input.settings["enable_thinking"] = *thinking;

@@ -29,13 +29,13 @@ Json content_of(const Json& item, const char* key, const std::string& name) {
   const std::string field = fmt::format("{}.{}", name, key);
   const auto found = item.find(key);
   if (found != item.end() && found->is_string()) return *found;
-  if (found == item.end() || !found->is_array()) fail(field, "want a text or a list of parts");
+  if (found == item.end() || !found->is_array()) fail(field, "want a string or a list of parts");
   Json parts = Json::array();
   for (size_t i = 0; i < found->size(); ++i) {
     const std::string part = fmt::format("{}[{}]", field, i);
     const std::string type = text_of((*found)[i], "type", part);
     if (type != "input_text" && type != "output_text" && type != "text")
-      fail(part + ".type", fmt::format("'{}' is not served (there are input_text, output_text and text)", type));
+      fail(part + ".type", fmt::format("'{}' is not supported (want input_text, output_text or text)", type));
     parts.push_back({{"type", "text"}, {"text", text_of((*found)[i], "text", part)}});
   }
   return parts;
@@ -55,7 +55,7 @@ std::string thought_of(const Json& item, const std::string& name) {
 Json call_of(const Json& item, const std::string& name) {
   const std::string arguments = text_of(item, "arguments", name);
   if (!Json::parse(arguments, nullptr, /*allow_exceptions=*/false).is_object())
-    fail(name + ".arguments", "want a JSON object as text");
+    fail(name + ".arguments", "want a JSON object as a string");
   Json function = {{"name", text_of(item, "name", name)}, {"arguments", arguments}};
   return {{"id", text_of(item, "call_id", name)}, {"type", "function"}, {"function", std::move(function)}};
 }
@@ -63,7 +63,7 @@ Json call_of(const Json& item, const std::string& name) {
 std::string role_of(const Json& item, const std::string& name) {
   std::string role = text_of(item, "role", name);
   if (role != "user" && role != "system" && role != "assistant" && role != "developer")
-    fail(name + ".role", fmt::format("'{}' is none of user, assistant, system and developer", role));
+    fail(name + ".role", fmt::format("'{}' is not supported (want user, assistant, system or developer)", role));
   return role;
 }
 
@@ -76,7 +76,7 @@ Json read_tools(Fields& fields) {
     const Json& tool = (*given)[i];
     const std::string name = fmt::format("tools[{}]", i);
     if (const std::string type = text_of(tool, "type", name); type != "function")
-      fail(name + ".type", fmt::format("'{}' is not served (there is function)", type));
+      fail(name + ".type", fmt::format("'{}' is not supported (want function)", type));
     text_of(tool, "name", name);
     Json function = Json::object();
     for (const auto& [key, value] : tool.items())
@@ -151,27 +151,26 @@ void add_items(const Json& items, const std::string& field, Json& messages) {
                    {"tool_call_id", text_of(item, "call_id", name)},
                    {"content", content_of(item, "output", name)}});
     } else {
-      fail(name + ".type", fmt::format("'{}' is not served (there are message, reasoning, function_call and "
-                                       "function_call_output)",
-                                       type));
+      fail(name + ".type",
+           fmt::format("'{}' is not supported (want message, reasoning, function_call or function_call_output)", type));
     }
   }
 }
 
 ChatInput read_response_input(Fields& fields, const ApiModel& model, const Json& history) {
-  if (!model.chat) throw ApiError("this model has no chat template (give one by --chat-template)");
+  if (!model.chat) throw ApiError("this model has no chat template (give one with --chat-template)");
   ChatInput input;
   if (const auto instructions = fields.text("instructions"))
     input.messages.push_back({{"role", "system"}, {"content", *instructions}});
   for (const Json& message : history) input.messages.push_back(message);
   const Json* given = fields.find("input");
   if (given == nullptr || (!given->is_string() && (!given->is_array() || given->empty())))
-    fields.fail("input", "want a text, or a list of at least one item");
+    fields.fail("input", "want a string, or a list of at least one item");
   if (given->is_string())
     input.messages.push_back({{"role", "user"}, {"content", given->get<std::string>()}});
   else
     add_items(*given, "input", input.messages);
-  if (input.messages.empty()) fields.fail("input", "reasoning alone gives the model nothing to answer");
+  if (input.messages.empty()) fields.fail("input", "the input has reasoning alone: want at least one message");
   input.tools = read_tools(fields);
   input.choice = read_choice(fields);
   input.settings = read_settings(fields, model);

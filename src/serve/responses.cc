@@ -252,8 +252,9 @@ std::shared_ptr<const ResponseStore::Entry> find_response(const std::string& key
                                                           const ApiModel& model) {
   auto found = model.responses != nullptr ? model.responses->find(key, id) : nullptr;
   if (found) return found;
-  throw ApiError(model.responses != nullptr ? fmt::format("there is no response '{}' (any more)", id.substr(0, 60))
-                                            : "no responses are kept (start the server with --response-memory)",
+  throw ApiError(model.responses != nullptr
+                     ? fmt::format("response '{}' does not exist, or was dropped", id.substr(0, 60))
+                     : "responses are not kept (start the server with --response-memory)",
                  "response_id", 404, "response_not_found");
 }
 
@@ -262,10 +263,10 @@ Json read_history(Fields& fields, const std::string& key, const ApiModel& model)
   const auto id = fields.text("previous_response_id");
   if (!id) return Json::array();
   if (model.responses == nullptr)
-    fields.fail("previous_response_id", "no responses are kept: start the server with --response-memory");
+    fields.fail("previous_response_id", "responses are not kept: start the server with --response-memory");
   const auto found = model.responses->find(key, *id);
   if (found) return Json::parse(found->messages);
-  throw ApiError(fmt::format("previous_response_id: there is no response '{}' (any more)", id->substr(0, 60)),
+  throw ApiError(fmt::format("previous_response_id: '{}' does not exist, or was dropped", id->substr(0, 60)),
                  "previous_response_id", 404, "previous_response_not_found");
 }
 
@@ -277,7 +278,7 @@ std::optional<int64_t> read_logprobs(Fields& fields) {
     if (!include->is_array()) fields.fail("include", "want a list");
     for (const Json& one : *include) {
       if (one != "message.output_text.logprobs" && one != "reasoning.encrypted_content")  // reasoning is never hidden
-        fields.fail("include", "want message.output_text.logprobs alone");
+        fields.fail("include", "want message.output_text.logprobs only");
       asked |= one == "message.output_text.logprobs";
     }
   }
@@ -286,12 +287,12 @@ std::optional<int64_t> read_logprobs(Fields& fields) {
 }
 
 void refuse_what_is_not_served(Fields& fields) {
-  fields.refuse("background", "responses in the background are not served");
-  fields.refuse("conversation", "conversations are not kept: want previous_response_id, or the items in input");
-  fields.refuse("prompt", "prompt templates are not kept: want instructions and input");
-  fields.refuse("context_management", "it is not served");
-  fields.refuse("truncation", "want disabled: nothing is left out of a conversation", "\"disabled\"");
-  fields.refuse("chat_template", "a request's own template is not taken");
+  fields.refuse("background", "background responses are not supported");
+  fields.refuse("conversation", "conversations are not kept: use previous_response_id, or send the items in input");
+  fields.refuse("prompt", "prompt templates are not kept: use instructions and input");
+  fields.refuse("context_management", "not supported");
+  fields.refuse("truncation", "want disabled: conversations are never truncated", "\"disabled\"");
+  fields.refuse("chat_template", "templates of requests are not supported here");
   for (const char* key : {"max_tool_calls", "stream_options", "prompt_cache_retention", "prompt_cache_options"})
     fields.ignore(key);
 }
@@ -337,7 +338,7 @@ Prepared prepare_response(const ApiRequest& asked, const ApiModel& model, HttpRe
   GenerationRequest request;
   TextGuide guide = read_generation(fields, model, asked.key, request);
   read_text_format(fields, model, asked.key, guide);
-  if (request.n != 1) fields.fail("n", "a response is one text");
+  if (request.n != 1) fields.fail("n", "a response is one completion");
   refuse_what_is_not_served(fields);
   check_metadata(fields);
   const std::optional<int64_t> logprobs = read_logprobs(fields);

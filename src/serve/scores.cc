@@ -103,7 +103,7 @@ void check_scores(const ApiModel& model) {
   const EncoderFacts& facts = *model.engine->encoder();
   if (facts.classifies && facts.width != 1)
     throw ApiError(
-        fmt::format("'{}' tells {} classes apart: only a classifier of one gives scores", model.names[0], facts.width));
+        fmt::format("'{}' has {} classes: only a classifier of one class gives scores", model.names[0], facts.width));
 }
 
 }  // namespace
@@ -113,15 +113,15 @@ Prepared prepare_rerank(const ApiRequest& request, const ApiModel& model, HttpRe
   Fields fields(request.json);
   const InputReader reader(fields, model);
   const std::optional<std::string> query = fields.text("query");
-  if (!query) fields.fail("query", "want a text");
+  if (!query) fields.fail("query", "want a string");
   const Json* list = fields.find("documents");
   if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMostInputs)
-    fields.fail("documents", fmt::format("want a list of 1 to {} texts", kMostInputs));
+    fields.fail("documents", fmt::format("want a list of 1 to {} strings", kMostInputs));
   Texts documents;
   for (const Json& one : *list) {
     const bool object = one.is_object() && one.contains("text");
     const Json& text = object ? one["text"] : one;
-    if (!text.is_string()) fields.fail("documents", "want texts, or objects with a \"text\"");
+    if (!text.is_string()) fields.fail("documents", "want strings, or objects with a \"text\"");
     documents.push_back(text.get<std::string>());
   }
   auto job = std::make_shared<Ranking>(model, std::move(reply));
@@ -136,10 +136,10 @@ Prepared prepare_score(const ApiRequest& request, const ApiModel& model, HttpRep
   Fields fields(request.json);
   const InputReader reader(fields, model);
   const Texts left = fields.texts("text_1", kMostInputs), right = fields.texts("text_2", kMostInputs);
-  if (left.empty()) fields.fail("text_1", "want a text or a list of them");
-  if (right.empty()) fields.fail("text_2", "want a text or a list of them");
+  if (left.empty()) fields.fail("text_1", "want a string or a list of strings");
+  if (right.empty()) fields.fail("text_2", "want a string or a list of strings");
   if (left.size() != 1 && left.size() != right.size())
-    fields.fail("text_1", fmt::format("{} texts for {} of text_2 (want one, or as many)", left.size(), right.size()));
+    fields.fail("text_1", fmt::format("{} strings for {} of text_2 (want one, or as many)", left.size(), right.size()));
   auto job = std::make_shared<Scores>(model, std::move(reply));
   std::vector<GenerationRequest> prompts = job->take(reader, left, right);
   return prepared_job(std::move(job), std::move(prompts), fields);

@@ -104,7 +104,7 @@ TEST(Scores, WhatIsNotServedIsNamed) {
             std::string::npos);
   const Json long_prompt = std::vector<int>(30'000, 1);
   const std::string most = error({{"prompt", long_prompt}, {"prompt_logprobs", 20}});
-  EXPECT_NE(most.find("the most are 500000"), std::string::npos) << most;
+  EXPECT_NE(most.find("want at most 500000"), std::string::npos) << most;
 }
 
 }  // namespace

@@ -74,10 +74,11 @@ struct Server::Impl {
     // A page of another site must not reach what listens on loopback, by a name of its own or by a script.
     const std::string host = host_of(request.field("Host"));
     if (!host.empty() && !known_host(host))
-      throw ApiError(fmt::format("this server is not called '{}' (allow names by --allow-host)", host), "Host", 421);
+      throw ApiError(fmt::format("this server is not known as '{}' (allow the name with --allow-host)", host), "Host",
+                     421);
     const std::string_view origin = request.field("Origin");
     if (!origin.empty() && !known_host(host_of(origin)))
-      throw ApiError(fmt::format("pages of '{}' may not ask this server (allow them by --allow-host)", origin),
+      throw ApiError(fmt::format("pages of '{}' may not use this server (allow them with --allow-host)", origin),
                      "Origin", 403);
   }
 
@@ -105,8 +106,8 @@ struct Server::Impl {
     if (given.empty()) given = request.field("X-Api-Key");
     const int64_t key = find_key(keys, given);
     if (key < 0)
-      throw ApiError(given.empty() ? "an API key is wanted: Authorization: Bearer KEY" : "this API key is not known",
-                     {}, 401, "invalid_api_key");
+      throw ApiError(given.empty() ? "an API key is required: Authorization: Bearer KEY" : "unknown API key", {}, 401,
+                     "invalid_api_key");
     return keys[static_cast<size_t>(key)].name;
   }
 
@@ -203,7 +204,7 @@ struct Server::Impl {
         }
       };
       if (!readers->add(read, size > kLargeBody))
-        throw refusal_error({503, "queue", "too many requests wait to be read", 1}, reply);
+        throw refusal_error({503, "queue", "too many requests are waiting to be read", 1}, reply);
     } catch (const ApiError& error) {
       refuse(route, *asked, error, reply);
     }
@@ -212,12 +213,11 @@ struct Server::Impl {
   void check_task(const Route& route) const {
     const bool encodes = model.engine->encoder() != nullptr;
     if (route.encodes == encodes) return;
-    throw ApiError(encodes ? fmt::format("'{}' encodes whole texts and generates none: it answers /v1/embeddings, "
-                                         "/v1/rerank and /v1/score",
-                                         model.names[0])
-                           : fmt::format("'{}' is served to generate texts: {} wants an encoder, or octet serve --task "
-                                         "embed",
-                                         model.names[0], route.path));
+    throw ApiError(
+        encodes ? fmt::format("'{}' is an encoder and generates no text: use /v1/embeddings, /v1/rerank or /v1/score",
+                              model.names[0])
+                : fmt::format("'{}' is served for generation: {} requires an encoder, or octet serve --task embed",
+                              model.names[0], route.path));
   }
 
   // In a reader's thread.
@@ -251,7 +251,7 @@ struct Server::Impl {
       std::ranges::replace_if(
           name, [](char c) { return c <= ' ' || c > '~' || c == ','; }, '?');
       if (ignored.size() < 256 && ignored.insert(name).second)
-        log_warning("requests have a field '{}', which is not known and ignored", name);
+        log_warning("ignored the unknown field '{}' of a request", name);
     }
     return fmt::format("{}", fmt::join(names, ", "));
   }
@@ -285,7 +285,7 @@ struct Server::Impl {
     if (stats.broken) return "the device has failed";
     const bool busy = stats.in_step || stats.running > 0 || stats.waiting > 0;
     if (!busy || stats.since_step < options.stall_seconds) return {};
-    return fmt::format("no step has finished for {:.0f} s while {} texts run", stats.since_step, stats.running);
+    return fmt::format("no step has finished for {:.0f} s while {} sequences run", stats.since_step, stats.running);
   }
 
   const ApiModel& model;

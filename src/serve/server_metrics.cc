@@ -15,58 +15,57 @@ const std::vector<double> kBetween = {0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0
 ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const std::function<int64_t()>& waiting,
                              const RequestLog& log)
     : metrics_(prefix),
-      ignored_(metrics_.counter("ignored_fields_total", "Fields of requests that no one knows.")),
-      first_(
-          metrics_.histogram("time_to_first_token_seconds", "From a request's arrival to its first token.", kSeconds)),
-      between_(metrics_.histogram("inter_token_latency_seconds", "Between two tokens of a text.", kBetween)),
-      queue_(metrics_.histogram("request_queue_time_seconds", "From a request's arrival to its first step.", kSeconds)),
-      whole_(metrics_.histogram("e2e_request_latency_seconds", "From a request's arrival to its end.", kSeconds)) {
+      ignored_(metrics_.counter("ignored_fields_total", "Unknown fields of requests, which were ignored.")),
+      first_(metrics_.histogram("time_to_first_token_seconds", "Time from a request's arrival to its first token.",
+                                kSeconds)),
+      between_(metrics_.histogram("inter_token_latency_seconds", "Time between two tokens of a completion.", kBetween)),
+      queue_(metrics_.histogram("request_queue_time_seconds", "Time from a request's arrival to its first step.",
+                                kSeconds)),
+      whole_(metrics_.histogram("e2e_request_latency_seconds", "Time from a request's arrival to its end.", kSeconds)) {
   for (const char* reason : {"stop", "length", "abort", "error"})
-    finished_[reason] = &metrics_.counter("request_success_total", "Requests that have ended, by how.",
+    finished_[reason] = &metrics_.counter("request_success_total", "Requests that have ended, by finish reason.",
                                           metric_label("finished_reason", reason));
   for (const char* reason : {"requests", "tokens", "texts", "queue", "wait", "key", "invalid"})
-    refused_[reason] =
-        &metrics_.counter("requests_refused_total", "Requests that were not let in.", metric_label("reason", reason));
+    refused_[reason] = &metrics_.counter("requests_refused_total", "Requests that were refused, by reason.",
+                                         metric_label("reason", reason));
   const auto stat = [&engine](auto read) {
     return [&engine, read] { return static_cast<double>(read(engine.stats())); };
   };
-  metrics_.gauge("num_requests_running", "Texts in steps.", stat([](const EngineStats& s) { return s.running; }));
-  metrics_.gauge("num_requests_waiting", "Texts that wait, in the engine and before it.",
+  metrics_.gauge("num_requests_running", "Sequences running.", stat([](const EngineStats& s) { return s.running; }));
+  metrics_.gauge("num_requests_waiting", "Sequences that wait, in the engine and before it.",
                  [&engine, waiting] { return static_cast<double>(engine.stats().waiting + waiting()); });
-  metrics_.gauge("kv_cache_usage_perc", "Share of the cache's blocks in use, 1 is all.", stat([](const EngineStats& s) {
-                   return s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks)
-                                          : 0;
-                 }));
-  metrics_.total("prompt_tokens_total", "Tokens of prompts.",
-                 stat([](const EngineStats& s) { return s.prompt_tokens; }));
+  metrics_.gauge(
+      "kv_cache_usage_perc", "Share of the KV cache's blocks in use; 1 is all.", stat([](const EngineStats& s) {
+        return s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0;
+      }));
+  metrics_.total("prompt_tokens_total", "Prompt tokens.", stat([](const EngineStats& s) { return s.prompt_tokens; }));
   metrics_.total("generation_tokens_total", "Tokens generated.",
                  stat([](const EngineStats& s) { return s.generated_tokens; }));
-  metrics_.total("num_preemptions_total", "Texts put back because the cache was full.",
+  metrics_.total("num_preemptions_total", "Sequences preempted because the KV cache was full.",
                  stat([](const EngineStats& s) { return s.preemptions; }));
-  metrics_.total("prefix_cache_queries_total", "Tokens of prompts that were looked up.",
+  metrics_.total("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
                  stat([](const EngineStats& s) { return s.prompt_tokens; }));
-  metrics_.total("prefix_cache_hits_total", "Of them, tokens found.",
+  metrics_.total("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
                  stat([](const EngineStats& s) { return s.cached_tokens; }));
   if (!engine.options().draft.empty()) {
-    metrics_.total("spec_decode_num_drafts_total", "Times that tokens of a text were guessed.",
-                   stat([](const EngineStats& s) { return s.drafts; }));
-    metrics_.total("spec_decode_num_draft_tokens_total", "Tokens guessed.",
+    metrics_.total("spec_decode_num_drafts_total", "Drafts made.", stat([](const EngineStats& s) { return s.drafts; }));
+    metrics_.total("spec_decode_num_draft_tokens_total", "Draft tokens proposed.",
                    stat([](const EngineStats& s) { return s.drafted_tokens; }));
-    metrics_.total("spec_decode_num_accepted_tokens_total", "Of them, tokens accepted.",
+    metrics_.total("spec_decode_num_accepted_tokens_total", "Draft tokens accepted.",
                    stat([](const EngineStats& s) { return s.accepted_tokens; }));
     for (int64_t i = 0; i < engine.options().draft_tokens; ++i)
-      metrics_.total("spec_decode_num_accepted_tokens_per_pos_total", "Tokens accepted, by their place.",
+      metrics_.total("spec_decode_num_accepted_tokens_per_pos_total", "Draft tokens accepted, by position.",
                      stat([i](const EngineStats& s) { return s.accepted_at[static_cast<size_t>(i)]; }),
                      metric_label("position", std::to_string(i)));
-    metrics_.gauge("draft_failed", "1: the draft model has failed, texts run without.",
+    metrics_.gauge("draft_failed", "1: the draft model has failed, and speculation is off.",
                    stat([](const EngineStats& s) { return s.draft_failed; }));
   }
-  metrics_.total("access_log_dropped_total", "Lines of the access log that were lost.",
+  metrics_.total("access_log_dropped_total", "Lines of the access log that were dropped.",
                  [&log] { return static_cast<double>(log.dropped_lines()); });
   metrics_.total("trace_spans_dropped_total", "Spans that did not reach the collector.",
                  [&log] { return static_cast<double>(log.dropped_spans()); });
   metrics_.gauge(
-      "cache_config_info", "Blocks of the cache.", [] { return 1.0; },
+      "cache_config_info", "Blocks of the KV cache.", [] { return 1.0; },
       metric_label("block_size", std::to_string(engine.options().block_size)) + "," +
           metric_label("num_gpu_blocks", std::to_string(engine.stats().kv_blocks)));
 }

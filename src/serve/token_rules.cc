@@ -22,7 +22,7 @@ struct TokenRules {
     for (const Ids& word : bad)
       if (follows(word, generated)) bits[static_cast<size_t>(word.back()) / 32] &= ~(uint32_t{1} << (word.back() % 32));
     check(std::ranges::any_of(bits, [](uint32_t word) { return word != 0; }), ErrorCode::kInvalidArgument,
-          "allowed_token_ids, bad_words and the text's guide leave no token to go on with");
+          "allowed_token_ids, bad_words and the guide leave no token to continue with");
   }
   bool allows(std::span<const int32_t> generated, int32_t id) const {
     if (!allowed.empty() && (allowed[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0) return false;

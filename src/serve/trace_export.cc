@@ -121,7 +121,7 @@ OtlpOptions read_otlp_options(const std::string& endpoint, const std::function<c
   if (options.url.empty()) return options;
   const size_t scheme = options.url.find("://");
   check(options.url.starts_with("http://") || options.url.starts_with("https://"), ErrorCode::kInvalidArgument,
-        "OTLP endpoint '{}': want a URL of http:// or https://, as http://localhost:4318", options.url);
+        "OTLP endpoint '{}': want a URL of http:// or https://, such as http://localhost:4318", options.url);
   if (const size_t slash = options.url.find('/', scheme + 3); slash == std::string::npos) {
     options.url += "/v1/traces";
   } else if (slash + 1 == options.url.size()) {
@@ -157,7 +157,7 @@ void TraceExporter::send(const std::vector<RecordQueue::Record>& records) {
   const bool failed = answer.status < 200 || answer.status > 299;
   if (failed) queue_.drop(records.size());
   if (failed && !failing_)
-    log_warning("no traces reach {}: {}; spans are dropped", options_.url,
+    log_warning("cannot send traces to {}: {}; spans are dropped", options_.url,
                 answer.status == 0 ? answer.error : fmt::format("status {}", answer.status));
   failing_ = failed;
 }

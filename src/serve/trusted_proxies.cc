@@ -45,9 +45,10 @@ TrustedProxies::TrustedProxies(const std::vector<std::string>& list) {
       known = error == std::errc() && end == text.data() + text.size() && bits >= 0 && bits <= most;
       network.bits = 128 - most + bits;
     }
-    check(known, ErrorCode::kInvalidArgument,
-          "'{}' is no address of a proxy (want an address as 10.0.0.1, a network as 10.0.0.0/8 or fd00::/8, or unix)",
-          text);
+    check(
+        known, ErrorCode::kInvalidArgument,
+        "'{}' is not a proxy's address (want one such as 10.0.0.1, a network such as 10.0.0.0/8 or fd00::/8, or unix)",
+        text);
     networks_.push_back(network);
   }
 }

@@ -164,7 +164,7 @@ std::optional<std::string> newest_sound_checkpoint(const std::string& out) {
       continue;
     }
     for (const std::string& fault : faults)
-      log_warning("checkpoint passed over: {}; falling back to the one before it", fault);
+      log_warning("skipping a damaged checkpoint: {}; falling back to the one before it", fault);
     return folder;
   }
   check(faults.empty(), ErrorCode::kCorrupt, "{}: none of {} checkpoints is sound: {}", out, faults.size(),
@@ -188,11 +188,11 @@ void check_resumable(const std::string& folder) {
   std::string other = "resume=CHECKPOINT";
   for (const std::string& sibling : list_checkpoints(parent_folder(parent_folder(folder)))) {
     if (!is_resumable(sibling)) continue;
-    other = fmt::format("resume={}, the newest that a run can go on from", sibling);
+    other = fmt::format("resume={}, the newest that can be resumed", sibling);
     break;
   }
   fail(ErrorCode::kInvalidArgument,
-       "{} holds weights alone (checkpoint.content), from which a run cannot go on: start a new run from them with "
+       "{} contains only weights (checkpoint.content) and cannot be resumed: start a new run from them with "
        "model.from={} and another out=, or set resume=never or {}",
        folder, folder, other);
 }

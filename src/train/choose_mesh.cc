@@ -31,7 +31,7 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
   RunConfig c = config;
   const auto open = std::ranges::count(std::array{c.tensor, c.data_ranks, c.context}, 0);
   check(open <= 1, ErrorCode::kInvalidArgument,
-        "{}: only one of them can be what is left of {} {}; set the others among {}", text(c), count, source,
+        "{}: only one of them may be 0, for what is left of {} {}; set the others to one of {}", text(c), count, source,
         fmt::join(divisors(count), ", "));
   MeshChoice choice;
   const int64_t wanted = c.pipeline * c.tensor * c.data_ranks * c.context;
@@ -39,11 +39,11 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
   if (c.data_ranks == 0 || choice.fewer) {
     const int64_t others = c.pipeline * c.tensor * c.context;
     check(others <= count, ErrorCode::kInvalidArgument,
-          "{} wants {} for every rank of parallel.data, and there are {} {}: want a multiple of {}", text(c), others,
+          "{} needs {} for every rank of parallel.data, but there are {} {}: want a multiple of {}", text(c), others,
           count, source, others);
     c.data_ranks = most_data_ranks(c, count / others);
-    choice.note = fmt::format("{} {}: parallel.data={}, the most that divide the {} micro-batches of a step", count,
-                              source, c.data_ranks, c.accumulation());
+    choice.note = fmt::format("{} {}: parallel.data={}, the largest number that divides the {} micro-batches of a step",
+                              count, source, c.data_ranks, c.accumulation());
     if (choice.fewer) choice.note += fmt::format(" (the settings want {})", config.data_ranks);
     if (const int64_t over = count - c.data_ranks * others; over > 0)
       choice.note += fmt::format("; {} left over", over);
@@ -52,16 +52,15 @@ MeshChoice choose_mesh(const RunConfig& config, int64_t count, const std::string
     size = 1;
     const int64_t others = c.pipeline * c.tensor * c.data_ranks * c.context;
     check(count % others == 0, ErrorCode::kInvalidArgument,
-          "{} is to take what is left of {} {}, which {} do not divide: want a multiple of {}, or parallel.data x {} "
-          "among {}",
-          text(config), count, source, others, others, config.tensor == 0 ? "parallel.context" : "parallel.tensor",
+          "{}: {} {} are not divisible by {}: want a multiple of {}, or parallel.data x {} among {}", text(config),
+          count, source, others, others, config.tensor == 0 ? "parallel.context" : "parallel.tensor",
           fmt::join(divisors(count), ", "));
     size = count / others;
     choice.note = fmt::format("{} {}: {}", count, source, text(c));
   } else {
     check(wanted <= count, ErrorCode::kInvalidArgument,
-          "{} are {}, and there are {} {}: want {}, or a 0 for one of them, which takes what is left", text(c), wanted,
-          count, source, wanted);
+          "{} are {} ranks, but there are {} {}: want {}, or set one of them to 0, which takes what is left", text(c),
+          wanted, count, source, wanted);
   }
   choice.mesh = c.mesh();
   return choice;

@@ -149,9 +149,8 @@ std::string settings_that_fit(const TrainingWorkload& workload, const RunConfig&
 
 std::string none_fits(const RunConfig& config) {
   return fmt::format(
-      "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on demand{}; none "
-      "makes "
-      "it fit",
+      "tried for this run, alone and together: smaller micro-batches, recomputation, transposes on demand{}; none of "
+      "them makes it fit",
       config.pipeline > 1 ? ", and alone more stages and tensor ranks" : "");
 }
 

@@ -170,8 +170,8 @@ void report_model(const TrainingWorkload& workload, const Program& whole, PlanRe
 
 PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds) {
   const Program& program = plan.program;
-  check(program.mesh()[Axis::kPipeline] == 1, ErrorCode::kInternal, "a plan of one stage of {} is no plan of the model",
-        program.mesh()[Axis::kPipeline]);
+  check(program.mesh()[Axis::kPipeline] == 1, ErrorCode::kInternal,
+        "a plan of one stage of {} is not a plan of the model", program.mesh()[Axis::kPipeline]);
   PlanReport r;
   r.compile_seconds = compile_seconds;
   report_model(workload, program, r);

@@ -205,7 +205,7 @@ std::string report_page(const std::string& title, const std::string& json) {
 std::string write_report(const std::string& run_folder) {
   const std::string path = run_folder + "/log.jsonl";
   std::string to = run_folder + "/report.html";
-  check(path_exists(path), ErrorCode::kNotFound, "{} is not there: {} is no folder `octet train` wrote", path,
+  check(path_exists(path), ErrorCode::kNotFound, "{} does not exist: {} is not a folder that `octet train` wrote", path,
         run_folder);
   const std::string log = read_file(path);
   Report report;

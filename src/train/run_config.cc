@@ -271,7 +271,8 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   override_with(m.max_positions, c.max_positions);
   check(m.experts.count > 0 || (c.experts == 0 && c.experts_per_token == 0 && c.expert_intermediate == 0 &&
                                 c.balance_loss == 0 && c.z_loss == 0),
-        ErrorCode::kInvalidArgument, "model.experts and its like: family {} has no experts; choose mixtral or another",
+        ErrorCode::kInvalidArgument,
+        "model.experts and related settings: family {} has no experts; choose mixtral or another family of mixtures",
         m.architecture);
   override_with(m.experts.count, c.experts);
   override_with(m.experts.per_token, c.experts_per_token);
@@ -293,11 +294,10 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
       "leave model.max_positions at 0 and set data.sequence_length to at most {}",
       c.model_from, learned, c.sequence_length, c.max_positions, learned);
   if (c.max_positions == 0 && m.max_positions < c.sequence_length) m.max_positions = c.sequence_length;
-  check(
-      c.max_positions == 0 || c.sequence_length <= c.max_positions, ErrorCode::kInvalidArgument,
-      "data.sequence_length {} exceeds model.max_positions {}: the model would be served with less than it was trained "
-      "on; shorten the one or raise the other",
-      c.sequence_length, c.max_positions);
+  check(c.max_positions == 0 || c.sequence_length <= c.max_positions, ErrorCode::kInvalidArgument,
+        "data.sequence_length {} exceeds model.max_positions {}, the longest sequence that the trained model could be "
+        "served with: lower the former or raise the latter",
+        c.sequence_length, c.max_positions);
   if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
   m.dropout = c.dropout;
   if (m.architecture == "gpt2") m.bias = Biases::all(c.bias);
@@ -318,8 +318,8 @@ Recipe resolve_recipe(const RunConfig& c) {
 Mesh RunConfig::mesh() const {
   if (chosen_mesh) return *chosen_mesh;
   check(tensor > 0 && data_ranks > 0 && context > 0, ErrorCode::kInvalidArgument,
-        "parallel.{}=0 is what is left of a launcher's ranks or of the GPUs that can be used, and here there are "
-        "neither (a plan, or CPU ranks without a launcher): set it to a number",
+        "parallel.{}=0 takes what is left of a launcher's ranks or of the usable GPUs, and here there are neither (a "
+        "plan, or CPU ranks without a launcher): set it to a number",
         tensor == 0       ? "tensor"
         : data_ranks == 0 ? "data"
                           : "context");
@@ -354,29 +354,29 @@ void validate(const RunConfig& c) {
         "train.global_batch {} is not a multiple of train.micro_batch {}", global, c.micro_batch);
   const int32_t data_ranks = c.mesh()[Axis::kData];
   check(global / c.micro_batch % data_ranks == 0, ErrorCode::kInvalidArgument,
-        "train.global_batch {} is {} micro-batches of {}, which parallel.data={} ranks cannot share alike: want a "
+        "train.global_batch {} is {} micro-batches of {}, which parallel.data={} ranks cannot share equally: want a "
         "multiple of {} sequences, or parallel.data among {}",
         global, global / c.micro_batch, c.micro_batch, data_ranks, c.micro_batch * data_ranks,
         fmt::join(divisors(global / c.micro_batch), ", "));
   schedule(c.chunks > 1 ? PipelineKind::kInterleaved : PipelineKind::k1F1B, static_cast<int32_t>(c.pipeline), 0,
            static_cast<int32_t>(c.chunks), static_cast<int32_t>(global / c.micro_batch / data_ranks));
   check(c.pipeline == 1 || c.recipe != "auto", ErrorCode::kUnsupported,
-        "parallel.pipeline={}: precision.recipe=auto looks at the whole model's graphs: choose a recipe", c.pipeline);
+        "parallel.pipeline={}: precision.recipe=auto needs the graphs of the whole model: choose a recipe", c.pipeline);
   int64_t tokens = 0;
   check(!__builtin_mul_overflow(c.micro_batch, c.sequence_length, &tokens) && tokens < (int64_t{1} << 31),
         ErrorCode::kInvalidArgument, "train.micro_batch {} x data.sequence_length {} tokens do not fit int32",
         c.micro_batch, c.sequence_length);
   const int64_t parts = int64_t{c.mesh()[Axis::kContext]} * (c.sequence ? c.mesh()[Axis::kTensor] : 1);
-  check(tokens % parts == 0, ErrorCode::kInvalidArgument,
-        "train.micro_batch {} x data.sequence_length {} are {} tokens, which {} ranks (parallel.context, and "
-        "parallel.tensor under parallel.sequence) cannot share alike: want a sequence length that is a multiple of {}",
-        c.micro_batch, c.sequence_length, tokens, parts, parts / std::gcd(parts, c.micro_batch));
   check(
-      c.policy.leave_db <= c.policy.return_db && c.policy.return_underflow <= c.policy.leave_underflow,
-      ErrorCode::kInvalidArgument,
-      "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: GEMMs "
-      "would go to and fro",
-      c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
+      tokens % parts == 0, ErrorCode::kInvalidArgument,
+      "train.micro_batch {} x data.sequence_length {} are {} tokens, which {} ranks (parallel.context, and "
+      "parallel.tensor under parallel.sequence) cannot share equally: want a sequence length that is a multiple of {}",
+      c.micro_batch, c.sequence_length, tokens, parts, parts / std::gcd(parts, c.micro_batch));
+  check(c.policy.leave_db <= c.policy.return_db && c.policy.return_underflow <= c.policy.leave_underflow,
+        ErrorCode::kInvalidArgument,
+        "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: "
+        "GEMMs would switch back and forth",
+        c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
   validate(c.optimizer);
 }
 

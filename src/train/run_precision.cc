@@ -22,7 +22,7 @@ void Run::decide_precision(const StepResult& result, int64_t step) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       auto_->policy().restore(before, "the decisions before", step);
       log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
-      log_warning("step {}: {} switches of precision taken back: {}", step, made.size(), error.message());
+      log_warning("step {}: {} precision switches undone: {}", step, made.size(), error.message());
     }
   }
   log_->levels(step, auto_->policy());
@@ -40,12 +40,12 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   try {
     state = take_state(stepper_->executor());
   } catch (const std::bad_alloc&) {
-    fail(ErrorCode::kOutOfMemory, "the host's memory does not hold the weights and moments while the plan changes");
+    fail(ErrorCode::kOutOfMemory, "the host's memory cannot hold the weights and moments while the plan changes");
   }
   stepper_.reset();  // its memory first: two executors need not fit side by side
   try {
     check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
-          "the new plan needs {} bytes, {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
+          "the new plan needs {} bytes, but {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
     stepper_ = std::make_unique<Stepper>(plan, options_);
   } catch (const Error&) {
     stepper_ = std::make_unique<Stepper>(old, options_);
@@ -56,7 +56,7 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
   result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
   log_->switches(made);
-  std::string cost = fmt::format("{} GEMMs switched, planned again in {:.0f} ms{}", made.size(),
+  std::string cost = fmt::format("{} GEMMs switched, replanned in {:.0f} ms{}", made.size(),
                                  1e3 * seconds_since(started), cached ? " (plan known)" : "");
   log_->event(step, "replan", cost);
   constexpr size_t kShown = 6;

@@ -43,7 +43,8 @@ std::string why_portable_masks(const RunConfig& config, const StepperOptions& op
   if (!options.compile.target.traits.library_masks) return "a CPU has none";
   if (!options.library_masks) return "train.deterministic is set";
   const DType compute = options.compile.recipe.compute;
-  return compute == DType::kBF16 ? "" : fmt::format("it knows bf16, precision.recipe={} is not", config.recipe);
+  return compute == DType::kBF16 ? ""
+                                 : fmt::format("they require bf16, which precision.recipe={} is not", config.recipe);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ void Run::find_checkpoint() {
     if (!first.empty()) resume_from_ = {reinterpret_cast<const char*>(first.data()), first.size()};
     do_together(links_.ranks, [&] {
       check(!resume_from_ || path_exists(*resume_from_), ErrorCode::kNotFound,
-            "{}, from which rank 0 resumes, is not seen here: all ranks need the same folder", *resume_from_);
+            "{}, from which rank 0 resumes, is not visible here: all ranks need the same folder", *resume_from_);
       return "";
     });
   }
@@ -107,7 +108,7 @@ void Run::build() {
   options_.cuda.device = links_.device;
   const Target target = hooks_.target ? *hooks_.target : target_of(resolve_device(config_.device), options_.cuda);
   std::string why;
-  if (config_.device == "auto" && !cuda_available(&why)) log_info("runs on the CPU: {}", why);
+  if (config_.device == "auto" && !cuda_available(&why)) log_info("running on the CPU: {}", why);
   options_ = stepper_options(config_, target);
   options_.ranks = links_.ranks;
   options_.cuda.device = links_.device;
@@ -117,7 +118,7 @@ void Run::build() {
     log_info("{}", note);
   if (config_.dropout_masks == "library" && config_.dropout > 0)
     if (const std::string none = why_portable_masks(config_, options_); !none.empty())
-      log_info("train.dropout_masks=library: attention takes portable masks, not the library's: {}", none);
+      log_info("train.dropout_masks=library: attention uses portable masks instead of the library's: {}", none);
   if (options_.compile.recipe.statistics) {
     auto_ = std::make_unique<AutoPrecision>(*workload_, options_, config_.policy, config_.auto_interval);
     first_switches_ = auto_->policy().switches();
@@ -175,7 +176,7 @@ void Run::resume_or_start() {
   if (is_first())
     for (const std::string& folder : unfinished_checkpoints(config_.out)) remove_path(folder);
   if (config_.checkpoint_content != "all")
-    log_info("checkpoints will hold weights alone (checkpoint.content={}): this run cannot be resumed from them",
+    log_info("checkpoints will contain only weights (checkpoint.content={}): this run cannot be resumed from them",
              config_.checkpoint_content);
   const Program& program = stepper_->plan().program;
   result_.run = kept_;
@@ -202,8 +203,8 @@ void Run::resume_or_start() {
     if (kept_.best_step > 0 && !kept_.validation.empty() && !data_.validation.empty() &&
         kept_.validation != data_.validation) {
       log_warning(
-          "the best validation {} so far, {:.{}f} at step {}, was of \"{}\", this run has \"{}\": the best is looked "
-          "for anew, and that checkpoint is kept no longer than others",
+          "the best validation {} so far, {:.{}f} at step {}, was measured on \"{}\", but this run has \"{}\": the "
+          "search for the best starts again, and that checkpoint is kept no longer than others",
           result_.metric.name, kept_.best_metric, result_.metric.digits, kept_.best_step, kept_.validation,
           data_.validation);
       result_.run.best_metric = 0, result_.run.best_step = 0;
@@ -242,9 +243,9 @@ void Run::warn_of_gemms_in_high_precision() {
   for (const PolicyGemm& gemm : policy_gemms(*workload_, options_))
     if (!gemm.unsupported_reason.empty()) by_reason[gemm.unsupported_reason].push_back(gemm.key());
   for (const auto& [reason, gemms] : by_reason) {
-    const std::string text = fmt::format("{} of the products stay in {}: {}{}: {}", gemms.size(),
-                                         dtype_name(options_.compile.recipe.compute), gemms[0],
-                                         gemms.size() > 1 ? " and others" : "", reason);
+    const std::string text =
+        fmt::format("{} of the GEMMs stay in {}: {}{}: {}", gemms.size(), dtype_name(options_.compile.recipe.compute),
+                    gemms[0], gemms.size() > 1 ? " and others" : "", reason);
     log_warning("{}", text);
     log_->event(result_.run.step, "precision", text);
   }

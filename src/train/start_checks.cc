@@ -61,7 +61,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder) {
   try {
     return load_tokenizer(folder);
   } catch (const Error& error) {
-    log_warning("{}: its vocabulary is not compared with the data's: {}", folder, error.message());
+    log_warning("{}: cannot compare its vocabulary with the data's: {}", folder, error.message());
     return nullptr;
   }
 }
@@ -117,7 +117,7 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out) {
     if (error.code() != ErrorCode::kCorrupt) throw;
     const std::string whole = whole_weights(out);
     fail(error.code(),
-         "{}; nothing was changed. Ways on: bring one back from a copy; {}begin anew in another out=, or here with "
+         "{}; nothing was changed. Either restore one from a copy; {}start again in another out=, or here with "
          "resume=never, which moves them to {}/set_aside_N; or delete them",
          error.message(),
          whole.empty() ? ""
@@ -137,13 +137,13 @@ void check_same_data(const RunState& kept, const std::string& folder, const Data
         folder, kept.data, data.data, ways);
   if (kept.data_checksum.empty()) {
     log_warning(
-        "{} has no checksum of the data it was trained on: it is compared by its numbers of tokens and documents alone",
+        "{} has no checksum of the data it was trained on: only the numbers of tokens and documents are compared",
         folder);
     return;
   }
   check(kept.data_checksum == data.checksum, ErrorCode::kInvalidArgument,
-        "{} was trained on other tokens, though as many: their checksum was {}, that of data.train is {}: {}", folder,
-        kept.data_checksum, data.checksum, ways);
+        "{} was trained on different tokens, though equally many: their checksum was {}, that of data.train is {}: {}",
+        folder, kept.data_checksum, data.checksum, ways);
 }
 
 void check_same_sizes(const ModelConfig& model, const std::string& folder) {
@@ -193,7 +193,7 @@ void check_same_optimizer(const RunState& kept, const std::string& folder, const
     add_change(changes, "optimizer.momentum", fmt::format("{}", old.optimizer.momentum),
                fmt::format("{}", config.optimizer.momentum));
   fail(ErrorCode::kInvalidArgument,
-       "{} holds the moments of another optimiser: {}; set what the checkpoint has, or start a new run, with fresh "
+       "{} contains the moments of another optimiser: {}; set what the checkpoint has, or start a new run, with fresh "
        "moments, from its weights with model.from={} and another out=",
        folder, changes, folder);
 }
@@ -205,7 +205,7 @@ std::string changed_settings(const RunState& kept, const std::string& folder, co
   try {
     before.load_yaml_text(kept.settings, folder + "/run.json");
   } catch (const Error& error) {
-    log_warning("settings are not compared with those of {}: {}", folder, error.message());
+    log_warning("cannot compare the settings with those of {}: {}", folder, error.message());
     return "";
   }
   std::string changes;
@@ -225,14 +225,13 @@ std::string changed_rate(const RunState& kept, const std::string& folder, const 
     const double before = learning_rate(old->optimizer, old->steps, step),
                  now = learning_rate(config.optimizer, config.steps, step);
     if (before == now || step > config.steps) continue;
-    const std::string keep =
-        decays_until(*old) == decays_until(config)
-            ? ""
-            : fmt::format(
-                  ": the cosine reached its end at step {}, and does at {}; optimizer.decay_steps={} "
-                  "keeps it",
-                  decays_until(*old), decays_until(config), decays_until(*old));
-    return fmt::format("the learning rate of step {} is {:.4g}, by the settings of {} it was {:.4g}{}", step, now,
+    const std::string keep = decays_until(*old) == decays_until(config)
+                                 ? ""
+                                 : fmt::format(
+                                       ": the cosine decay ended at step {} and ends at {} with these settings; "
+                                       "optimizer.decay_steps={} keeps it",
+                                       decays_until(*old), decays_until(config), decays_until(*old));
+    return fmt::format("the learning rate of step {} is {:.4g}, but with the settings of {} it was {:.4g}{}", step, now,
                        folder, before, keep);
   }
   return "";
@@ -248,7 +247,7 @@ void check_whole(const std::string& folder) {
     verify_folder(folder, Verify::kChecksums, unread);
   } catch (const Error& error) {
     fail(error.code(),
-         "model.from: {}; name another checkpoint or bring this one anew (if it was changed on purpose, remove "
+         "model.from: {}; name another checkpoint or copy this one again (if it was changed on purpose, remove "
          "{}/manifest.json)",
          error.message(), folder);
   }
@@ -269,17 +268,16 @@ void check_vocabulary(const std::string& folder, const std::string& prefix, cons
   }
   if (different == 0) {
     log_warning(
-        "data {} was made with the tokenizer {}, {} has {}: the ids both know mean the same, texts may be "
-        "split otherwise",
+        "data {} was made with the tokenizer {}, but {} has {}: the ids that both define are the same, but text may be "
+        "split differently",
         prefix, data.tokenizer_fingerprint, folder, own->fingerprint());
     return;
   }
   fail(ErrorCode::kInvalidArgument,
-       "data {} was made with the tokenizer {}, {} has {}: its weights know other ids{}{}; make the data "
-       "anew "
-       "with `octet data TEXT --tokenizer {} --out PREFIX`",
+       "data {} was made with the tokenizer {}, but {} has {}: their ids differ{}{}; prepare the data again with "
+       "`octet data TEXT --tokenizer {} --out PREFIX`",
        prefix, data.tokenizer_fingerprint, folder, own->fingerprint(), first,
-       other == nullptr ? fmt::format(" (and {}, to compare ids by, is gone or changed)", data.tokenizer_path)
+       other == nullptr ? fmt::format(" ({}, needed to compare ids, is missing or changed)", data.tokenizer_path)
                         : fmt::format(" ({} of {} differ)", different, other->vocab_size()),
        folder);
 }
@@ -297,8 +295,8 @@ void check_writable(const std::string& path) {
   while (!path_exists(there) && parent_folder(there) != there) there = parent_folder(there);
   if (access(there.c_str(), W_OK) == 0) return;
   const int error = errno;
-  const char* way_out = error == EROFS ? "put out= on another disk, or mount this one writable"
-                                       : "put out= elsewhere, or ask for the right to write there";
+  const char* way_out = error == EROFS ? "set out= to another disk, or mount this one writable"
+                                       : "set out= to another folder, or get permission to write there";
   fail(ErrorCode::kIo, "{}: {} cannot be written: {}: {}", path, there, std::strerror(error), way_out);
 }
 
@@ -324,7 +322,7 @@ void check_shared(Communicator& ranks, const std::string& folder) {
   if (first) remove_path(mark);
   for (size_t rank = 0; rank < blind.size(); ++rank)
     check(blind[rank].empty(), ErrorCode::kNotFound,
-          "rank {} of {} on {} does not see the folder {} of rank 0, where all ranks write checkpoints: put out= on a "
+          "rank {} of {} on {} does not see the folder {} of rank 0, where all ranks write checkpoints: set out= to a "
           "file system that they share",
           rank, blind.size(), blind[rank], folder);
 }
@@ -384,11 +382,10 @@ void check_disk_space(const RunConfig& config, const Program& program, const Run
                   least_bytes);
   if (fitting.empty()) fitting = least_bytes <= free ? together : "";
   fail(ErrorCode::kIo,
-       "{}: the checkpoints of this run take {} bytes at their most ({} at once, {} bytes each) and the disk has {} "
-       "free: "
-       "{} bytes are missing; {}",
+       "{}: the checkpoints of this run take up to {} bytes ({} at once, {} bytes each), and the disk has {} free: {} "
+       "bytes are missing; {}",
        config.out, use.bytes, use.folders, checkpoint_bytes(config, program), free, use.bytes - free,
-       fitting.empty() ? fmt::format("free space or put out= elsewhere: even {}", together)
+       fitting.empty() ? fmt::format("free space or set out= to another disk: even {}", together)
                        : "of the settings that need less: " + fitting);
 }
 

@@ -60,11 +60,11 @@ TrainResult train_process(const RunConfig& given, const TrainHooks& hooks, const
   const MeshChoice choice = choose_mesh(given, identity.size, fmt::format("ranks ({})", identity.launcher));
   const int32_t count = choice.mesh.ranks();
   check(count == identity.size || !choice.note.empty(), ErrorCode::kInvalidArgument,
-        "{} ranks were started ({}), and the settings want {}: start {}, or set one of parallel.tensor, parallel.data "
+        "{} ranks were started ({}), but the settings want {}: start {}, or set one of parallel.tensor, parallel.data "
         "and parallel.context to 0, which takes what is left",
         identity.size, identity.launcher, count, count);
   if (identity.rank >= count) {
-    log_info("rank {} of {} has nothing to do and ends: {}", identity.rank, identity.size, choice.note);
+    log_info("rank {} of {} has nothing to do and exits: {}", identity.rank, identity.size, choice.note);
     return {.left_over = true};
   }
   if (identity.rank != 0) set_log_level(LogLevel::kError);

@@ -94,8 +94,8 @@ void Run::evaluate_now(int64_t step) {
   const std::string units = workload_->unit().many();
   log_->evaluation(step, done.metrics, done.targets, seconds_since(started));
   if (done.targets == 0)
-    return log_warning("step {}: none of the {} of data.validation={} counts as a target: there is no loss", step,
-                       units, config_.validation_data);
+    return log_warning("step {}: all {} of data.validation={} are excluded from the loss", step, units,
+                       config_.validation_data);
   RunState& run = result_.run;
   if (std::isfinite(value) && (run.best_step == 0 || result_.metric.is_better(value, run.best_metric)))
     run.best_metric = value, run.best_step = step;
@@ -171,7 +171,7 @@ std::string Run::locate_non_finite(std::span<const Batch> micro_batches) {
       if (!value.empty()) return "in the forward pass, " + value;
     }
   } catch (const Error& error) {  // no memory for a second look
-    log_debug("the forward pass was not looked at: {}", error.message());
+    log_debug("could not examine the forward pass: {}", error.message());
   }
   const std::string gradient = last_non_finite_gradient(stepper_->executor());
   return gradient.empty() ? "in no parameter" : "in the backward pass, the gradient of " + gradient;
@@ -183,7 +183,7 @@ void Run::watch_skipped(const StepResult& result, std::span<const Batch> micro_b
     ++result_.run.skipped_steps;
     log_->event(step, "skip", "no targets");
     if (!std::exchange(warned_of_no_targets_, true))
-      log_warning("step {}: none of its {} counts as a target, step skipped; log.jsonl has later ones", step,
+      log_warning("step {} skipped: all its {} are excluded from the loss; log.jsonl has later ones", step,
                   result_.unit.many());
     return;
   }
@@ -198,11 +198,11 @@ void Run::watch_skipped(const StepResult& result, std::span<const Batch> micro_b
               skipped_in_a_row_);
   if (skipped_in_a_row_ < config_.max_skipped_steps) return;
   const std::string where = locate_non_finite(micro_batches);
-  log_->event(step, "stop", "numbers that are not finite, first " + where);
+  log_->event(step, "stop", "non-finite numbers, first " + where);
   const std::string before = result_.checkpoint.empty() ? resume_from_.value_or("") : result_.checkpoint;
   save(step);  // the weights are those of the last step that was taken
   const std::string sound =
-      before.empty() ? "" : fmt::format("; resume={} goes on from the one before steps were skipped", before);
+      before.empty() ? "" : fmt::format("; resume={} continues from the one before steps were skipped", before);
   fail(ErrorCode::kInvalidArgument,
        "{} steps in a row had non-finite gradients at step {}, first {}: lower optimizer.lr or choose a wider "
        "precision.recipe; the last checkpoint is {}{}",
@@ -320,7 +320,7 @@ Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t 
 
 RunTimeline::RunTimeline(const RunConfig& config) : config_(config) {
   check(resolve_device(config.device) == Device::kCuda, ErrorCode::kInvalidArgument,
-        "profile.timeline shows what a GPU does; this run is on the CPU: leave it out");
+        "profile.timeline requires a GPU, and this run is on the CPU: leave it out");
   device_ = make_device_timeline();
   // Fails before the first step if the path is not writable; an earlier trace is kept until the new one is written.
   const std::ofstream file(config_.profile_timeline, std::ios::app);
@@ -347,7 +347,7 @@ void RunTimeline::finish() {
   if (device_ == nullptr) return;
   const std::unique_ptr<DeviceTimeline> device = std::move(device_);
   if (marks_.empty())
-    return log_warning("profile.timeline: the run ended before step {} of this process, nothing was recorded",
+    return log_warning("profile.timeline: nothing was recorded, since the run ended before step {} of this process",
                        config_.profile_after + 1);
   const std::vector<DeviceActivity> activities = device->end();
   write_file(config_.profile_timeline, timeline_json(activities));

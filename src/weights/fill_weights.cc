@@ -27,7 +27,7 @@ void load_scale(const WeightSource& source, const LogicalState& entry, Executor&
         "the recipe needs {} ({}), a static scale kept from training in fp8-delayed or made by octet quantize; this "
         "folder has none: choose fp8-current",
         entry.name, to_string(entry.type));
-  check(std::isfinite(*value) && *value > 0, ErrorCode::kCorrupt, "{} is {}: a scale is positive and finite",
+  check(std::isfinite(*value) && *value > 0, ErrorCode::kCorrupt, "{} is {}: scales must be positive and finite",
         entry.name, *value);
   write_logical(executor, entry, std::as_bytes(std::span(&*value, 1)));
 }
@@ -166,7 +166,7 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
     if (is_static && needs_scales) load_scale(source, tensor, executor, absent);
   }
   if (!absent.empty())
-    log_warning("the folder has no scale for {} of the cache's tensors, {} the first: 1 stands in", absent.size(),
+    log_warning("the folder has no scale for {} of the KV cache's tensors, {} the first: using 1", absent.size(),
                 absent[0]);
   for (const QuantizedParam& param : quantized_params(executor.program())) {
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));

@@ -18,7 +18,7 @@ class Llama2cWeights : public WeightSource {
   explicit Llama2cWeights(const std::string& path) : file_(path) {
     Sizes sizes{};
     check(file_.size() >= static_cast<int64_t>(sizeof sizes), ErrorCode::kCorrupt,
-          "{}: {} bytes are no llama2.c model (a folder with config.json, or a llama2.c .bin is wanted)", path,
+          "{}: {} bytes are not a llama2.c model (want a folder with config.json, or a llama2.c .bin)", path,
           file_.size());
     std::memcpy(&sizes, file_.bytes().data(), sizeof sizes);
     bool tied = sizes.vocab > 0;  // llama2.c marks an own output table by a negative vocabulary
@@ -72,7 +72,7 @@ class Llama2cWeights : public WeightSource {
     one("norm.weight", c.hidden);
     at += c.max_positions * c.head_size() * static_cast<int64_t>(sizeof(float));  // cosines and sines, computed here
     if (!c.tie_embeddings) one("head.weight", c.vocab_size * c.hidden);
-    check(at == file_.size(), ErrorCode::kCorrupt, "{}: {} bytes, its sizes make {}", file_.path(), file_.size(), at);
+    check(at == file_.size(), ErrorCode::kCorrupt, "{}: {} bytes, its sizes give {}", file_.path(), file_.size(), at);
   }
 
   MappedFile file_;

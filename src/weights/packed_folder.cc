@@ -141,7 +141,7 @@ class SchemeFinder {
                                                 : patterns_[i]->find(module, 0, scratch_, span) && span.begin == 0;
       if (fits) return schemes_.rules[i].second;
     }
-    fail(ErrorCode::kUnsupported, "{}: {} is in codes, and no group of quantization_config names it", where_, module);
+    fail(ErrorCode::kUnsupported, "{}: {} is quantized, but no group of quantization_config names it", where_, module);
   }
 
  private:
@@ -182,7 +182,7 @@ PackedTensors::PackedTensors(const TensorSource& tensors, const ModelConfig& con
     const PackedScheme scheme = schemes_of.find(module);
     Shape shape = tensor_shape(tensor, params);
     check(shape.rank() == 2 && (packed || scheme.method == PackedMethod::kCompressed), ErrorCode::kUnsupported,
-          "{}: tensor {} is in codes, and no weight of a linear of this scheme", where, tensor.name);
+          "{}: tensor {} is quantized, but is not the weight of a linear of this scheme", where, tensor.name);
     if (tensor.transposed) std::swap(shape[0], shape[1]);
     linears_[tensor.name] = read_linear(module, scheme, shape, !packed);
     for (const std::string& param : tensor.params) {
@@ -315,8 +315,8 @@ ParamView PackedTensors::view(const CheckpointTensor& tensor, size_t i, const st
       const bool by_row = scheme.method == PackedMethod::kCompressed;
       const auto scale = static_cast<float>(
           load_element(scales.type.dtype, scales.bytes.data(), by_row ? n * g + group : group * linear.outputs + n));
-      check(std::isfinite(scale), ErrorCode::kCorrupt, "{}: {} holds {}: a scale is finite", where_, linear.scales,
-            scale);
+      check(std::isfinite(scale), ErrorCode::kCorrupt, "{}: {} contains {}: scales must be finite", where_,
+            linear.scales, scale);
       const auto at = static_cast<size_t>(group * view.rows + row);  // [K/G, N], of whole rows [N]
       view.scale_inv[at] = scale;
       if (!linear.has_zeros) continue;

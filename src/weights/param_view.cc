@@ -239,7 +239,7 @@ ParamView stacked(const std::vector<ParamView>& parts) {
     check(part.rows == part.run_rows && part.rows == parts[0].rows && part.cols == all.cols &&
               part.row_stride == all.row_stride && part.col_stride == all.col_stride && part.packing == all.packing &&
               part.first_row == 0 && part.scale_inv.size() == parts[0].scale_inv.size(),
-          ErrorCode::kInternal, "{}: its parts are no equal matrices", all.name);
+          ErrorCode::kInternal, "{}: its parts are not matrices of equal shape", all.name);
     all.rows += part.rows;
     all.runs.push_back(part.data);
   }
@@ -259,7 +259,7 @@ ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, con
 }
 
 ParamView transposed(const ParamView& view) {
-  check(view.run_rows == view.rows && view.scale_inv.empty(), ErrorCode::kInternal, "{} is no plain matrix", view.name);
+  check(view.run_rows == view.rows && view.scale_inv.empty(), ErrorCode::kInternal, "{} is not one matrix", view.name);
   ParamView result = view;
   std::swap(result.rows, result.cols);
   std::swap(result.row_stride, result.col_stride);

@@ -174,7 +174,7 @@ TEST(PublishedSchemes, GroupsOfCompressedTensorsAreFoundByTheirTargets) {
   groups.erase("group_1");
   write_file(made.folder_.file("config.json"), json.dump());
   const std::string error = error_of([&] { open_weights(made.folder_.path()); });
-  EXPECT_NE(error.find("is in codes, and no group of quantization_config names it"), std::string::npos) << error;
+  EXPECT_NE(error.find("is quantized, but no group of quantization_config names it"), std::string::npos) << error;
 }
 
 TEST(PublishedSchemes, ActivationsInInt8AreReadHoweverTheyAreScaled) {

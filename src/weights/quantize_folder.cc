@@ -192,9 +192,8 @@ void check_quantize_options(const WeightSource& source, const QuantizeFolderOpti
   const FolderQuantization& scheme = options.scheme;
   const ParamShapes params = param_shapes(source.config());
   const bool blocks = scheme.weights == ScaleLayout::kTile128;
-  check(
-      blocks == (scheme.activations == ActivationScales::kBlock), ErrorCode::kInvalidArgument,
-      "weights in blocks go with activations in blocks, which take their scales as they come: leave out --activations");
+  check(blocks == (scheme.activations == ActivationScales::kBlock), ErrorCode::kInvalidArgument,
+        "block-scaled weights need block-scaled activations, whose scales are dynamic: leave out --activations");
   for (const CheckpointTensor& tensor : checkpoint_tensors(source.config()))
     check(!blocks || has_blocks(tensor, tensor_shape(tensor, params)), ErrorCode::kUnsupported,
           "{}: {}, which the layout has no blocks for: use --weights row or tensor", tensor.name,

@@ -136,8 +136,7 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
   }
   const bool blocks = result.weights == ScaleLayout::kTile128;
   check(blocks == (result.activations == ActivationScales::kBlock) || result.activations == ActivationScales::kNone,
-        ErrorCode::kUnsupported,
-        "{}: weights in blocks of 128x128 go with activations in groups of 128, and with no others", config.path);
+        ErrorCode::kUnsupported, "{}: weights in blocks of 128x128 require activations in groups of 128", config.path);
   return result;
 }
 
@@ -206,7 +205,7 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
     if (type == nullptr || type->dtype != DType::kE4M3) continue;
     by_rows_ |= tensor.parts > 1 && scheme.weights == ScaleLayout::kTensor;
     check(tensor.name.ends_with(kWeight) && type->shape.rank() == 2, ErrorCode::kUnsupported,
-          "{}: tensor {} is e4m3; only weights of linears may be", where, tensor.name);
+          "{}: tensor {} is e4m3, which only weights of linears may be", where, tensor.name);
     std::string scale = tensor.name + "_scale";
     if (tensors.find_type(scale + "_inv") != nullptr) scale += "_inv";
     const Shape& shape = expect(scale, tensor.name);
@@ -229,8 +228,8 @@ QuantizedTensors::QuantizedTensors(const TensorSource& tensors, const ModelConfi
 std::vector<float> QuantizedTensors::floats(const std::string& name) const {
   std::vector<float> values = floats_of(tensors_.read(name));
   for (float value : values)
-    check(std::isfinite(value) && value > 0, ErrorCode::kCorrupt, "{}: {} holds {}: a scale is positive and finite",
-          where_, name, value);
+    check(std::isfinite(value) && value > 0, ErrorCode::kCorrupt,
+          "{}: {} contains {}: scales must be positive and finite", where_, name, value);
   return values;
 }
 

@@ -66,7 +66,7 @@ void settle_head(ModelConfig& config, const TensorSource& tensors, const std::st
   if (head.empty() || embedding.empty() || same_values(tensors.read(head), tensors.read(embedding))) return;
   config.tie_embeddings = false;
   log_warning(
-      "{}: config.json says \"tie_word_embeddings\": true, but {} and {} differ: they are used as two; set it to false",
+      "{}: config.json says \"tie_word_embeddings\": true, but {} and {} differ: both are used; set it to false",
       folder, head, embedding);
 }
 
@@ -276,7 +276,7 @@ Recipe serving_recipe(const WeightSource& source, const Target& target, const st
   }
   if (!some) without = stored->weights.format;
   if (without)
-    log_info("weights of {} bits by groups have no kernels on {}: they run as bf16, dequantized as they are loaded",
+    log_info("weights of {} bits by groups have no kernels on {}: they are dequantized to bf16 when loaded",
              *without == DType::kI8 ? 8 : 4, target.name);
   return some ? recipe : parse_recipe("bf16");
 }

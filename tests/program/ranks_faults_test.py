@@ -177,7 +177,7 @@ def unseen_folder(bench, folder):
     with bench.ranks(folder, ["out=run"], cwd=own_folders(folder)) as ranks:
         ranks.start()
         for rank in (0, 1):
-            says(ranks, rank, r"rank 1 of 2 on \S+ does not see the folder run of rank 0, .*: put out= on a file system that they share")
+            says(ranks, rank, r"rank 1 of 2 on \S+ does not see the folder run of rank 0, .*: set out= to a file system that they share")
 
 
 @case("data: damaged on rank 1 in the run")
@@ -238,7 +238,7 @@ def unlike_mesh(bench, folder):
     with bench.ranks(folder, ["parallel.data=4"]) as ranks:
         ranks.start()
         for rank in (0, 1):
-            says(ranks, rank, r"(2 ranks; .* are 4: start 4, or|are 4, and there are 2 ranks.*: want 4, or) ")
+            says(ranks, rank, r"(2 ranks; .* are 4: start 4, or|are 4 ranks, but there are 2 ranks.*: want 4, or) ")
 
 
 @case("rendezvous: ranks that never come")

@@ -46,12 +46,12 @@ fi
 ranks 3 train.steps=6 out=left parallel.data=0
 all_end_well
 same left
-says rank_2.log "rank 2 of 3 has nothing to do and ends: 3 ranks (variables): parallel.data=2, the most that divide the 4"
+says rank_2.log "rank 2 of 3 has nothing to do and exits: 3 ranks (variables): parallel.data=2, the largest number that divides the 4"
 says left/config.yaml "data: 0"
 says left/log.jsonl "parallel.tensor=1 parallel.data=2 parallel.context=1"
 ranks 2 train.steps=2 out=alone parallel.data=0 train.global_batch=0
 all_end_well
-says rank_0.log "2 ranks (variables): parallel.data=1, the most that divide the 1 micro-batches of a step; 1 left over"
+says rank_0.log "2 ranks (variables): parallel.data=1, the largest number that divides the 1 micro-batches of a step; 1 left over"
 ranks 4 train.steps=7 out=left parallel.data=0
 all_end_well
 says rank_0.log "resumed from left/checkpoints/step_00000006"
@@ -62,7 +62,7 @@ if [ -n "$mpi" ]; then
   same left_mpi
 fi
 ! "${train[@]}" train.steps=6 out=none parallel.data=0 >none.log 2>&1
-says none.log "parallel.data=0 is what is left of a launcher's ranks or of the GPUs"
+says none.log "parallel.data=0 takes what is left of a launcher's ranks or of the usable GPUs"
 ! "$octet" plan model.size=gpt2-nano parallel.data=0 >plan.log 2>&1
 says plan.log "set it to a number"
 
@@ -78,12 +78,12 @@ wait
 steps=$(($(ls lost/checkpoints | grep -o '[0-9]*$' | sort -n | tail -1 | sed 's/^0*//') + 2))
 ranks 3 train.steps=$steps out=lost parallel.data=4 checkpoint.interval=2
 for pid in "${pids[@]}"; do ! wait "$pid" || { echo "three ranks ran where four were wanted" >&2; exit 1; }; done
-says rank_0.log "are 4, and there are 3 ranks"
+says rank_0.log "are 4 ranks, but there are 3 ranks"
 ranks 3 train.steps=$steps out=lost parallel.data=4 parallel.restarts=1 checkpoint.interval=2
 all_end_well
-says rank_0.log "parallel.data=2, the most that divide the 4 micro-batches of a step (the settings want 4); 1 left over"
+says rank_0.log "parallel.data=2, the largest number that divides the 4 micro-batches of a step (the settings want 4); 1 left over"
 says rank_0.log "resumed from lost/checkpoints"
-says rank_2.log "rank 2 of 3 has nothing to do and ends"
+says rank_2.log "rank 2 of 3 has nothing to do and exits"
 
 # Without a launcher the program starts a killed run again, and passes on the wish to end.
 "${train[@]}" train.steps=100000 out=again parallel.restarts=1 checkpoint.interval=1 log.interval=1 2>again.log >/dev/null &

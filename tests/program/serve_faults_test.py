@@ -122,7 +122,7 @@ def check_end_under_load(octet, model, folder):
         replies = [pool.submit(server.post, "/v1/completions", story(500)) for _ in range(24)]
         wait_until(lambda: server.texts() == 24, "all are accepted")
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "requests run" in server.log.read_text(), "the end has begun")
+        wait_until(lambda: "running requests" in server.log.read_text(), "the end has begun")
         try:
             assert server.post("/v1/completions", story(1))[0] == 503
         except OSError:
@@ -139,7 +139,7 @@ def check_second_signal(octet, model, folder):
         replies = [pool.submit(server.post, "/v1/completions", story(900)) for _ in range(8)]
         wait_until(lambda: server.metric("num_requests_running") == 8, "all run")
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "requests run" in server.log.read_text(), "the end has begun")
+        wait_until(lambda: "running requests" in server.log.read_text(), "the end has begun")
         begin = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         for reply in replies:
@@ -157,7 +157,7 @@ def main():
         check_damaged_folders(octet, model, folder)
         made = subprocess.run([octet, "serve", "none", "--new-api-key", "a"], check=True, capture_output=True, text=True)
         key = made.stdout.strip()
-        (folder / "keys").write_text(made.stderr.splitlines()[-1] + "\n")
+        (folder / "keys").write_text(made.stderr)
         with Server(octet, model, folder / "log_keys", "--verbose", "--api-keys", folder / "keys") as server:
             for body in [{"prompt": SECRET, "max_tokens": 4}, {"prompt": [SECRET], "n": 1e9}, {"prompt": {SECRET: 1}}, {"model": SECRET}]:
                 server.post("/v1/completions", body, Authorization=f"Bearer {key}")

@@ -496,7 +496,7 @@ def check_completions_and_key(octet, page):
             page.events.clear()
             page.size(1280, 800)
             page.open(f"{server.url}/")
-            page.wait(f"{STATUS}.startsWith('an API key is wanted')")
+            page.wait(f"{STATUS}.startsWith('an API key is required')")
             page.fill("key", key)
             page.key("Enter")
             page.wait(f"{STATUS}.startsWith('this model has no chat template')")

@@ -47,11 +47,11 @@ def main():
             assert taken.returncode == 1 and f"port {port}" in taken.stderr and "KV cache" not in taken.stderr, taken.stderr
             keys.write_text("rubbish")
             server.send_signal(signal.SIGHUP)
-            wait_until(lambda: "the old keys and certificate stay" in log(), "the mistake is told")
+            wait_until(lambda: "keeping the previous API keys and certificate" in log(), "the mistake is told")
             assert ask(port, "/v1/models", first)[0] == 200
             keys.write_text(other)
             server.send_signal(signal.SIGHUP)
-            wait_until(lambda: "are read again" in log(), "the keys are read again")
+            wait_until(lambda: "reloaded the API keys" in log(), "the keys are read again")
             assert ask(port, "/v1/models", second)[0] == 200 and ask(port, "/v1/models", first)[0] == 401
             assert second not in log() and first not in log()
             server.send_signal(signal.SIGTERM)
@@ -61,7 +61,7 @@ def main():
         if socket.has_ipv6 and pathlib.Path("/proc/net/if_inet6").exists():
             with Served(octet, model, "--host", "::1") as served:
                 assert f"at http://[::1]:{served.port}\n" in served.log(), served.log()
-        for words, told in ((["serve", "--max-model-len", "64", "run"], "no option '--max-model-len': here it is --context"),
+        for words, told in ((["serve", "--max-model-len", "64", "run"], "no option '--max-model-len': use --context"),
                             (["serve", "run", "--enable-auto-tool-choice"], "leave it out"),
                             (["serve", "some/Model-1B"], "hf download some/Model-1B --local-dir Model-1B"),
                             (["generate", "some/Model-1B"], "hf download some/Model-1B --local-dir Model-1B")):

@@ -36,9 +36,9 @@ def train_tiny(octet, text, folder):
 
 
 def new_key(octet, name):
-    """An API key and the line of its file."""
+    """An API key and what the program prints for its file, a comment and a line."""
     made = subprocess.run([octet, "serve", "none", "--new-api-key", name], check=True, capture_output=True, text=True)
-    return made.stdout.strip(), made.stderr.splitlines()[-1] + "\n"
+    return made.stdout.strip(), made.stderr
 
 
 class Served:

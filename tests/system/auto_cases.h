@@ -175,7 +175,7 @@ inline void switches_that_do_not_fit_are_taken_back(const Target& target) {
   EXPECT_NE(wide, narrow) << "nothing was switched where there was memory";
   EXPECT_EQ(share(read_log(config.out).rungs, '0'), 1);
   EXPECT_TRUE(read_log(config.out).switches.empty());
-  EXPECT_NE(read_file(config.out + "/log.jsonl").find("taken back: the new plan needs"), std::string::npos);
+  EXPECT_NE(read_file(config.out + "/log.jsonl").find("undone: the new plan needs"), std::string::npos);
   config.recipe = "fp8-current";
   config.out = folder.file("current");
   EXPECT_EQ(losses_from(config, target), narrow);

@@ -67,10 +67,10 @@ TEST(CheckpointContent, NoRunGoesOnFromWeightsAlone) {
   RunConfig config = with_content(folder, "weights");
   const std::string last = train(config).checkpoint;
   const std::string refused = message_of(config);
-  EXPECT_TRUE(holds(refused, last + " holds weights alone")) << refused;
+  EXPECT_TRUE(holds(refused, last + " contains only weights")) << refused;
   EXPECT_TRUE(holds(refused, "model.from=" + last)) << refused;
   config.resume = last;
-  EXPECT_TRUE(holds(message_of(config), "holds weights alone"));
+  EXPECT_TRUE(holds(message_of(config), "contains only weights"));
   config.resume = "never";
   EXPECT_EQ(message_of(config), "");
   RunConfig next = with_content(folder, "all");  // what the message says
@@ -202,7 +202,7 @@ TEST_F(SmallDisk, IsRefusedBeforeTheFirstStepWithSettingsThatFit) {
   EXPECT_TRUE(holds(message, "checkpoint.content=weights-bf16 needs")) << message;
   EXPECT_FALSE(holds(message, "checkpoint.keep=1")) << message;  // as many at once
   EXPECT_TRUE(list_checkpoints(config.out).empty());
-  EXPECT_TRUE(holds(run(config, 1000), "free space or put out= elsewhere"));
+  EXPECT_TRUE(holds(run(config, 1000), "free space or set out= to another disk"));
   config.checkpoint_content = "weights-bf16", config.checkpoint_interval = 0, config.checkpoint_best = false;
   EXPECT_EQ(run(config, checkpoint_bytes(config, program)), "");
 }

@@ -258,13 +258,14 @@ TEST_F(Cli, ARunBeginsFromTheNewestCheckpointOfAnother) {
   EXPECT_EQ(checkpoint_bytes(folder_.file("second/checkpoints/step_00000001")),
             checkpoint_bytes(folder_.file("third/checkpoints/step_00000001")));
   ASSERT_EQ(shell("mkdir -p empty/checkpoints").code, 0);
-  expect(1, tuned + "empty out=fourth", "no checkpoint in empty/checkpoints");
+  expect(1, tuned + "empty out=fourth", "empty/checkpoints contains no checkpoint");
 }
 
 TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
   make_data();
   const std::string words = " train.device=cpu train.dropout_masks=library train.steps=1";
-  expect(0, train_words("out=a model.dropout=0.1" + words), "attention takes portable masks, not the library's: a CPU");
+  expect(0, train_words("out=a model.dropout=0.1" + words),
+         "attention uses portable masks instead of the library's: a CPU");
   EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("masks, not"), std::string::npos) << "no dropout";
 }
 
@@ -306,7 +307,7 @@ TEST_F(Cli, EvalOfASetIsTheValidationOfItsRun) {
     const Outcome other = shell(words + (separate == "true" ? "--joined-documents" : "--separate-documents"));
     EXPECT_GT(std::abs(number(other.out, "loss") - number(log, "loss")), 1e-4) << other.out;
   }
-  expect(1, "eval run_true --data set_val --kv-cache f32", "leave out the cache or --separate-documents");
+  expect(1, "eval run_true --data set_val --kv-cache f32", "leave out --kv-cache or --separate-documents");
 }
 
 TEST_F(Cli, SetsOfAnotherVocabularyAreNotEvaluated) {
@@ -351,9 +352,9 @@ TEST_F(Cli, BenchSaysWhatRan) {
   expect(1, "bench throughput run --kv-cache-bytes 100", "bytes are missing; give them");
   ASSERT_EQ(shell("mkdir bare && cp run/checkpoints/step_00000008/*.{json,safetensors} bare && rm -f bare/tok*").code,
             0);
-  expect(1, "generate bare -p line", "the folder holds none of");
+  expect(1, "generate bare -p line", "the folder contains none of");
   expect(0, "bench throughput bare -i 4 -o 4 -n 3 --max-sequences 8", "3 of 3 requests finished");
-  expect(1, "bench throughput bare --tokenizer bare -n 3", "the folder holds none of");
+  expect(1, "bench throughput bare --tokenizer bare -n 3", "the folder contains none of");
 }
 
 TEST_F(Cli, QuantizedFoldersBringTheirVocabulary) {
@@ -493,7 +494,7 @@ TEST_F(Cli, SignalsAreHeardInTheMiddleOfAStep) {
   kill(child, SIGINT);
   Outcome outcome = wait_for(child);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("stopped at step 0, before the end of the next"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("stopped at step 0, before the next step was complete"), std::string::npos) << outcome.out;
   EXPECT_LT(seconds(), 30);
 }
 
@@ -523,7 +524,7 @@ TEST_F(Cli, AReadOnlyDiskIsNamed) {
   if (shell(mounted + "true'").code != 0) GTEST_SKIP() << "no file system can be mounted here";
   const Outcome outcome = shell(mounted + "$OCTET " + train_words("out=ro/run/a") + "'");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.err.find("ro/run/a: ro cannot be written: Read-only file system: put out= on another disk"),
+  EXPECT_NE(outcome.err.find("ro/run/a: ro cannot be written: Read-only file system: set out= to another disk"),
             std::string::npos)
       << outcome.err;
 }

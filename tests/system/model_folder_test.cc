@@ -58,7 +58,7 @@ TEST_F(ModelFolder, ItsVocabularyIsTheDatas) {
 
   RunConfig moved = tuned("abdc", "moved");  // only the record of the data's tokenizer is left
   remove_path(folder_.file("moved_tokenizer"));
-  EXPECT_TRUE(holds(error_of([&] { train(moved); }), "moved_tokenizer, to compare ids by, is gone"));
+  EXPECT_TRUE(holds(error_of([&] { train(moved); }), "moved_tokenizer, needed to compare ids, is missing"));
   RunConfig validated = tuned("abcd", "validated");  // data without a record, a validation set with one
   validated.validation_data = folder_.file("other");
   validated.train_data = folder_.file("corpus");

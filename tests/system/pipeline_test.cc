@@ -189,7 +189,7 @@ TEST_F(Pipeline, AStageThatDoesNotFitIsNamed) {
     FAIL() << "a machine of this size?";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.message();
-    for (const char* part : {"stage ", " of 2: ", " bytes", "more stages and tensor ranks; none makes it fit"})
+    for (const char* part : {"stage ", " of 2: ", " bytes", "more stages and tensor ranks; none of them makes it fit"})
       EXPECT_NE(error.message().find(part), std::string::npos) << part << " in " << error.message();
   }
 }

@@ -235,7 +235,7 @@ TEST(Ranks, WhatDoesNotDivideIsRefused) {
     train(config);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("parallel.data=3 ranks cannot share alike: want a multiple of"), std::string::npos)
+    EXPECT_NE(error.message().find("parallel.data=3 ranks cannot share equally: want a multiple of"), std::string::npos)
         << error.message();
     EXPECT_NE(error.message().find("parallel.data among 1, 2, 4"), std::string::npos) << error.message();
   }

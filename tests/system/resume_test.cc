@@ -242,7 +242,7 @@ TEST(Resume, RefusesOtherData) {
   wide.commit();
   config.train_data = folder.file("changed");
   const std::string message = refusal(config);
-  expect_holds(message, last + " was trained on other tokens, though as many");
+  expect_holds(message, last + " was trained on different tokens, though equally many");
   expect_holds(message, read_run_state(last).data_checksum);
   expect_holds(message, "model.from=" + last);
   expect_holds(message, "resume=never");
@@ -302,9 +302,10 @@ TEST(Resume, AChangedLearningRateIsSaidWithBothValues) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(train(config, {.stop = [] { return true; }}).run.step, 20);
   const std::string said = testing::internal::GetCapturedStderr();
-  expect_holds(said, fmt::format("the learning rate of step 21 is {:.4g}, by the settings of {} it was 6e-05",
+  expect_holds(said, fmt::format("the learning rate of step 21 is {:.4g}, but with the settings of {} it was 6e-05",
                                  learning_rate(config.optimizer, 40, 21), last));
-  expect_holds(said, "the cosine reached its end at step 20, and does at 40; optimizer.decay_steps=20 keeps it");
+  expect_holds(
+      said, "the cosine decay ended at step 20 and ends at 40 with these settings; optimizer.decay_steps=20 keeps it");
   config.optimizer.decay_steps = 20;
   EXPECT_EQ(changed_rate(kept, last, config), "");
   config.optimizer.decay_steps = 0, kept.step = 1;  // the next step is in the warm-up of both

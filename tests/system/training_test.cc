@@ -248,10 +248,9 @@ TEST(Training, ProductsThatFp8CannotTakeAreLogged) {
   target.fp8_alignment = 16;
   train(config, {.target = target});
   const std::string log = read_file(config.out + "/log.jsonl");
-  EXPECT_NE(log.find("6 of the products stay in bf16: layers.0.mlp.up/fprop and others: 32x40x32"), std::string::npos)
+  EXPECT_NE(log.find("6 of the GEMMs stay in bf16: layers.0.mlp.up/fprop and others: 32x40x32"), std::string::npos)
       << log;
-  EXPECT_NE(log.find("4 of the products stay in bf16: layers.0.mlp.down/fprop and others: 32x32x40"),
-            std::string::npos);
+  EXPECT_NE(log.find("4 of the GEMMs stay in bf16: layers.0.mlp.down/fprop and others: 32x32x40"), std::string::npos);
   EXPECT_EQ(log.find("attn"), std::string::npos) << log;
 }
 

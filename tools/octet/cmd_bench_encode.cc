@@ -28,7 +28,7 @@ struct Load {
 
 Load make_load(const Options& o, const Engine& engine) {
   check(o.shortest <= o.longest && o.longest <= engine.context(), ErrorCode::kInvalidArgument,
-        "lengths {} to {} (want ascending ones within the model's {})", o.shortest, o.longest, engine.context());
+        "lengths {} to {} (want them ascending, and at most the model's {})", o.shortest, o.longest, engine.context());
   Philox lengths(1337, 0), ids(1337, 1);  // apart: padded or not, the lengths are the same
   const auto below = [](Philox& rng, int64_t count) {
     return static_cast<int64_t>(rng.below(static_cast<uint64_t>(count)));

@@ -68,7 +68,7 @@ Workload read_prompts(Options& o) {
     o.load.prompts.push_back(prompt.dump());
     workload.requests.push_back(request);
   }
-  check(!workload.requests.empty(), ErrorCode::kCorrupt, "{}: no prompt in it", o.prompts);
+  check(!workload.requests.empty(), ErrorCode::kCorrupt, "{}: contains no prompts", o.prompts);
   const auto count = o.requests > 0 ? static_cast<size_t>(o.requests) : workload.requests.size();
   for (size_t i = workload.requests.size(); i < count; ++i)
     workload.requests.push_back(workload.requests[i - o.load.prompts.size()]);
@@ -110,7 +110,7 @@ void ask_server(serve::HttpClient& client, Options& o, Workload& workload) {
     const nlohmann::json models = ask(client, o, "/v1/models", &why);
     const nlohmann::json::json_pointer first("/data/0/id");
     check(models.contains(first) && models[first].is_string(), ErrorCode::kIo,
-          "{}: no model at /v1/models (want --model): {}", o.url, why);
+          "{}: /v1/models lists no model (give --model): {}", o.url, why);
     o.load.model = models[first];
   }
   const nlohmann::json info = ask(client, o, "/server_info");
@@ -121,7 +121,7 @@ void ask_server(serve::HttpClient& client, Options& o, Workload& workload) {
   if (dropped > 0)
     fmt::print(stderr, "{} requests exceed the context of {} tokens and were left out\n", dropped, context);
   check(!workload.requests.empty(), ErrorCode::kInvalidArgument,
-        "no request fits the server's context of {} tokens: give shorter lengths", context);
+        "no request fits the server's context of {} tokens: give smaller lengths", context);
 }
 
 // The first requests, cut short, with other prompts, so that no cache has the measured ones: connections are open then.
@@ -152,7 +152,7 @@ Facts facts_of(const Options& o, const Workload& workload, const ServeLoadResult
       {"prompts", !o.prompts.empty()                 ? "of the file"
                   : o.load.vocab > 0 && !o.load.chat ? "random ids"
                                                      : "random words"},
-      {"output tokens", result.counted ? "counted by events: a reply has no usage" : "by the server's usage"}};
+      {"output tokens", result.counted ? "counted by events, since a reply has no usage" : "by the server's usage"}};
   if (!o.guide.empty()) facts.emplace_back("guided", fmt::format("{} of requests by {}", o.load.guided_share, o.guide));
   for (const auto& [kind, errors] : result.errors) {
     std::string text = std::to_string(errors.count);

@@ -30,10 +30,10 @@ void prepare(DataArguments& arguments) {
                                                   : UnknownText::Policy::kToken;
   const auto tokenizer = load_tokenizer(options.tokenizer_path);
   if (options.append_eod && tokenizer->eos_id() < 0) {
-    log_info("the vocabulary has no end token: documents follow each other without a mark");
+    log_info("the vocabulary has no end token: nothing separates the documents");
   }
   if (tokenizer->adds_bos())
-    log_info("the vocabulary puts a begin token in front of texts: documents {} (--no-bos)",
+    log_info("the vocabulary begins texts with a begin token: documents {} (--no-bos)",
              arguments.no_bos ? "begin without it" : "begin with it");
   const auto start = std::chrono::steady_clock::now();
   ByteProgress bar("tokenizing");
@@ -42,16 +42,16 @@ void prepare(DataArguments& arguments) {
   bar.finish();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (result.text.invalid_places > 0) {
-    log_warning("invalid UTF-8 in {} places ({}), the first at {}", result.text.invalid_places,
+    log_warning("invalid UTF-8 in {} places ({}), first at {}", result.text.invalid_places,
                 arguments.invalid == "keep" ? "kept as bytes, replaced by U+FFFD in JSON" : "replaced by U+FFFD",
                 result.text.first_invalid);
   }
   if (result.unknown_places > 0) {
-    log_warning("{} pieces of text without a token were {}, the first in {}", result.unknown_places,
+    log_warning("{} pieces of text without a token were {}, first in {}", result.unknown_places,
                 arguments.unknown == "drop" ? "left out" : "replaced by the unknown token", result.first_unknown);
   }
   if (result.text.skipped_lines > 0) {
-    log_warning("{} lines skipped, the first: {}", result.text.skipped_lines, result.text.first_skipped);
+    log_warning("{} lines skipped, first: {}", result.text.skipped_lines, result.text.first_skipped);
   }
   if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
   for (const SplitInfo& split : result.splits) {
@@ -59,7 +59,8 @@ void prepare(DataArguments& arguments) {
                result.dtype, split.documents, human_bytes(split.bytes),
                static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
-  if (result.prompt_tokens > 0) fmt::print("{} tokens of prompts, which are no targets\n", result.prompt_tokens);
+  if (result.prompt_tokens > 0)
+    fmt::print("{} tokens of prompts, which are excluded from the loss\n", result.prompt_tokens);
   fmt::print("{} in {} ({}/s)\n", human_bytes(result.text.bytes), human_seconds(seconds),
              human_number(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3), "B"));
 }
@@ -82,9 +83,8 @@ void add_data_command(CLI::App& app) {
   command->add_option("--split-by", arguments->split_by, "documents: spread evenly; tokens: first part, last part")
       ->check(CLI::IsMember({"documents", "tokens"}));
   add_text_options(*command, options.text);
-  command->add_option(
-      "--prompt-key", options.text.prompt_key,
-      "key of a prompt in JSON lines: its tokens stand before the text's and are no targets of training");
+  command->add_option("--prompt-key", options.text.prompt_key,
+                      "key of a prompt in JSON lines: its tokens precede the text's and are excluded from the loss");
   command->add_option("--invalid-utf8", arguments->invalid, "keep the bytes, replace by U+FFFD, or stop with an error")
       ->check(CLI::IsMember({"keep", "replace", "error"}));
   command

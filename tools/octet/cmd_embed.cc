@@ -43,8 +43,8 @@ std::vector<std::string> read_texts(const Options& options) {
         const nlohmann::json json = parse_json(line, where);
         const bool object = json.is_object() && json.contains(options.key);
         const nlohmann::json& text = object ? json.at(options.key) : json;
-        check(text.is_string(), ErrorCode::kInvalidArgument, "{}: no string, and no object with a string \"{}\"", where,
-              options.key);
+        check(text.is_string(), ErrorCode::kInvalidArgument, "{}: want a string, or an object with a string \"{}\"",
+              where, options.key);
         line = text.get<std::string>();
       }
       check(!line.empty(), ErrorCode::kInvalidArgument, "{}: an empty text has no embedding", where);
@@ -74,7 +74,7 @@ void run_embed(Options& options) {
   const auto engine = Engine::open(folder, options.engine);
   const EncoderFacts& facts = *engine->encoder();
   check(!facts.classifies, ErrorCode::kUnsupported,
-        "{}: a classifier scores texts, it has no embeddings: octet serve answers /v1/score and /v1/rerank", folder);
+        "{}: a classifier has no embeddings: use /v1/score or /v1/rerank of octet serve", folder);
   const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
   const std::string before = prompt_of(options, facts);
   const int64_t left_out = facts.include_prompt ? 0 : prompt_tokens(*tokenizer, before);

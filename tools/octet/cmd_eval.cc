@@ -33,14 +33,14 @@ bool separates_documents(const std::string& checkpoint) {
   try {
     settings_of(config).load_yaml_text(read_run_state(checkpoint).settings, checkpoint + "/run.json");
   } catch (const Error& error) {
-    log_warning("whether documents were kept apart in training is not known: {}", error.message());
+    log_warning("unknown whether training separated documents: {}", error.message());
   }
   return config.separate_documents;
 }
 
 void run_eval(const Options& options) {
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
-        "octet eval wants text files or --data PREFIX, and not both");
+        "octet eval takes either text files or --data PREFIX");
   set_thread_count(options.threads);
   std::string folder = model_folder(options.model);
   auto weights = open_weights(folder);
@@ -71,11 +71,10 @@ void run_eval(const Options& options) {
       .cache = options.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(options.kv_cache)};
   const PerplexityResult result = measure_perplexity("eval", *weights, how, tokens, tokenizer.get());
   if (result.rank > 0) return;
-  check(
-      std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
-      "the loss over {} tokens is {}: this model's numbers overflow under this recipe (octet eval --recipe fp32 tells "
-      "whether its weights do)",
-      result.tokens, result.loss());
+  check(std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
+        "the loss over {} tokens is {}: the model overflows under this recipe (octet eval --recipe fp32 tells whether "
+        "its weights are the cause)",
+        result.tokens, result.loss());
   if (options.json) {
     fmt::print(
         "{{\"tokens\": {}, \"bytes\": {}, \"loss\": {:.6f}, \"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}}}\n",

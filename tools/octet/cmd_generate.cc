@@ -297,7 +297,7 @@ void run_generate(Options& options) {
   if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   check(options.ids.empty() || (options.prompts.empty() && !options.interactive), ErrorCode::kInvalidArgument,
-        "--ids with other prompts: want ids or texts");
+        "--ids with other prompts: give either ids or text");
   options.prompts.insert(options.prompts.end(), options.ids.begin(), options.ids.end());
   if (!options.ids.empty()) options.engine.needs_tokenizer = false;
   if (options.prompts.empty()) options.prompts.emplace_back();

@@ -25,7 +25,7 @@ struct Options {
 Target find_target(const std::string& name) {
   if (name == "cpu") return cpu_target();
   if (name == "h200") return h200_target();
-  check(path_exists(name), ErrorCode::kNotFound, "target {}: not cpu, h200 or an existing file", name);
+  check(path_exists(name), ErrorCode::kNotFound, "target {} (want cpu, h200 or a target file)", name);
   return read_target(name);
 }
 
@@ -40,7 +40,7 @@ void list_models() {
 void run_plan_of_stages(const Options& options, const TrainingWorkload& workload, const RunConfig& config,
                         const Target& target) {
   check(!options.saved, ErrorCode::kInvalidArgument,
-        "--saved lists what one graph keeps, and stages have several: leave it out, or set parallel.pipeline=1");
+        "--saved lists what one graph keeps, but stages have several graphs: leave it out, or set parallel.pipeline=1");
   const PipelineReport report = plan_stages(workload, config, target);
   std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
   if (options.peak) fmt::print("{}", peak_text(report.largest().rank));

@@ -34,14 +34,14 @@ void run_quantize(const Options& options) {
   check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is quantized already", folder);
   for (const char* taken : {"config.json", "checkpoints"})
     check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
-          "{} holds a {} already: choose another folder", options.out,
+          "{} already contains a {}: choose another folder", options.out,
           taken == std::string("checkpoints") ? "run" : "model");
   if (options.to != "fp8") return quantize_to_integers(options, *weights, folder);
   QuantizeFolderOptions job{.scheme = scheme_of(options)};
   check_quantize_options(*weights, job);
   const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
   check(!calibrates || !options.calibration.empty(), ErrorCode::kInvalidArgument,
-        "static activations and --kv fp8 take their scales from a text: give one with --calibrate FILE");
+        "static activations and --kv fp8 need a calibration text: give one with --calibrate FILE");
   const Target target = target_of(resolve_device(options.device));
   std::unique_ptr<Tokenizer> tokenizer;
   const bool named = !options.tokenizer.empty();  // copied into the folder, whatever its format

@@ -86,13 +86,13 @@ void raise_file_limit(int64_t& max_connections) {
 
 void end_server(serve::Server& server, const Signals& signals, const Options& options) {
   server.set_unready();
-  if (options.drain_delay > 0) log_info("ending: serving on for {} s", options.drain_delay);
+  if (options.drain_delay > 0) log_info("shutting down: serving requests for another {} s", options.drain_delay);
   if (signals.wait_until([] { return false; }, options.drain_delay)) {
     server.drain();
-    log_info("ending: {} requests run, for {} s at most", server.running(), options.drain_timeout);
+    log_info("shutting down: waiting up to {1} s for {0} running requests", server.running(), options.drain_timeout);
     signals.wait_until([&] { return server.running() == 0; }, options.drain_timeout);
   }
-  if (const int64_t left = server.running(); left > 0) log_warning("{} requests are cut off", left);
+  if (const int64_t left = server.running(); left > 0) log_warning("shutting down: cancelled {} requests", left);
   server.end_all(2);
 }
 
@@ -107,26 +107,26 @@ std::string url_of(const serve::HttpOptions& http, int port) {
 void tell_start(const serve::ApiModel& model, const EnginePlan& plan, const std::string& chat_template) {
   const EngineOptions& engine = model.engine->options();
   const EngineStats stats = model.engine->stats();
-  log_info("device {}, recipe {}: {} of weights, {} beside them; context {} tokens", engine.device, engine.recipe,
+  log_info("device {}, recipe {}: {} for weights, {} for activations; context {} tokens", engine.device, engine.recipe,
            human_bytes(plan.weight_bytes), human_bytes(plan.activation_bytes), model.engine->context());
   if (model.engine->encoder() != nullptr) return;
-  log_info("KV cache {}: {} in {} blocks of {} tokens, for {} sequences at once", engine.kv_cache,
+  log_info("KV cache {}: {} in {} blocks of {} tokens, for up to {} sequences", engine.kv_cache,
            human_bytes(stats.kv_bytes), stats.kv_blocks, engine.block_size, engine.max_sequences);
   const int64_t room = stats.kv_blocks * engine.block_size;
   if (room < model.engine->context())
-    log_warning("the KV cache holds {} tokens, less than one text of the whole context: longer ones are refused", room);
-  if (!model.chat) return log_info("no chat template: chats are refused (give one by --chat-template)");
+    log_warning("the KV cache holds {} tokens, less than the context: longer requests are refused", room);
+  if (!model.chat) return log_info("no chat template: chat requests are refused (give one with --chat-template)");
   log_info("chat template: {}; tool calls: {}", chat_template.empty() ? "the folder's" : chat_template,
            !model.reply_format.empty()
                ? model.reply_format
-               : "no format known, so that the model's calls stay text (name one by --tool-calls)");
+               : "unknown format, so calls stay in the content (name the format with --tool-calls)");
 }
 
 void run_serve(Options& options) {
   if (!options.new_key.empty()) {
     const std::string key = serve::make_key();
     fmt::print("{}\n", key);
-    fmt::print(stderr, "That is the key, kept nowhere. The line for the file of --api-keys:\n{}\n",
+    fmt::print(stderr, "# the key above is not stored; the next line admits it in the file of --api-keys\n{}\n",
                serve::key_line(options.new_key, key));
     return;
   }
@@ -135,7 +135,7 @@ void run_serve(Options& options) {
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
   const bool named = options.engine.random_weights && !path_exists(options.model);
   check(!named || !options.engine.tokenizer.empty(), ErrorCode::kInvalidArgument,
-        "{} is no folder: with random weights of a named model want --tokenizer FOLDER", options.model);
+        "{} is not a folder: random weights of a named model require --tokenizer FOLDER", options.model);
   const std::string folder = named ? options.model : model_folder(options.model);
   options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
   options.server.log.traces.version = version_text("octet");
@@ -148,7 +148,8 @@ void run_serve(Options& options) {
   server_options.any_host = !server_options.http.unix_socket.empty() || !is_loopback(server_options.http.address);
   if (server_options.keys.empty() && server_options.http.unix_socket.empty() &&
       !is_loopback(server_options.http.address))
-    log_warning("whoever reaches {} may ask: no --api-keys are given", server_options.http.address);
+    log_warning("anyone who can reach {} may use the server: give --api-keys to require a key",
+                server_options.http.address);
   raise_file_limit(server_options.http.max_connections);
   // The server ends before what it serves.
   std::unique_ptr<Tokenizer> tokenizer;
@@ -186,9 +187,9 @@ void run_serve(Options& options) {
   while (signals.wait() == SIGHUP) {
     try {
       server->reload();
-      log_info("keys and certificate are read again, the access log is opened again");
+      log_info("reloaded the API keys and the certificate, reopened the access log");
     } catch (const Error& error) {
-      log_warning("the old keys and certificate stay: {}", error.what());
+      log_warning("keeping the previous API keys and certificate: {}", error.what());
     }
   }
   end_server(*server, signals, options);

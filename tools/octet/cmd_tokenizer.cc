@@ -52,12 +52,11 @@ void train_byte_pairs(const TrainArguments& arguments) {
   const auto tokenizer = make_bpe(std::move(vocabulary), "the trained vocabulary");
   tokenizer->save(arguments.out);
   if (tokenizer->vocab_size() < options.vocab_size) {
-    log_warning("the text gave {} tokens of the {} asked for: no further pair comes {} times", tokenizer->vocab_size(),
-                options.vocab_size, options.min_frequency);
+    log_warning("the text gave only {} of the {} tokens requested: no other pair occurs {} times",
+                tokenizer->vocab_size(), options.vocab_size, options.min_frequency);
   }
   if (counts.invalid_places > 0) {
-    log_warning("invalid UTF-8 in {} places (kept as bytes), the first at {}", counts.invalid_places,
-                counts.first_invalid);
+    log_warning("invalid UTF-8 in {} places (kept as bytes), first at {}", counts.invalid_places, counts.first_invalid);
   }
   fmt::print("{}/tokenizer.json: {} tokens from {} of text, {} distinct words, in {}\n", arguments.out,
              tokenizer->vocab_size(), human_bytes(counts.bytes), words.size(), human_seconds(seconds));
@@ -147,7 +146,7 @@ void add_info(CLI::App& parent) {
     };
     fmt::print("kind         {}\nvocabulary   {} tokens\nfingerprint  {}\nbegin (bos)  {}{}\nend (eos)    {}\n",
                tokenizer->kind(), tokenizer->vocab_size(), tokenizer->fingerprint(), name(tokenizer->bos_id()),
-               tokenizer->adds_bos() ? ", put in front of texts" : "", name(tokenizer->eos_id()));
+               tokenizer->adds_bos() ? ", begins every text" : "", name(tokenizer->eos_id()));
     fmt::print("any bytes    {}\n", tokenizer->byte_level() ? "yes, lossless" : "no");
     for (const AddedToken& token : tokenizer->added_tokens()) {
       fmt::print("{}      {} {}\n", token.special ? "special" : "added  ", token.id, token.text);

@@ -29,7 +29,7 @@ void run_training(const RunOptions& options) {
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
   if (config.restarts > 0 && !find_identity([](const char* name) { return std::getenv(name); })) {
     check(config.resume == "auto", ErrorCode::kInvalidArgument,
-          "parallel.restarts={} goes on from the newest checkpoint of out, and resume is {}: leave it at auto",
+          "parallel.restarts={} continues from the newest checkpoint of out, but resume is {}: leave it at auto",
           config.restarts, config.resume);
     const std::optional<int> status =
         restart_after_failures(config.restarts, [](const std::string& line) { log_warning("{}", line); });
@@ -40,10 +40,10 @@ void run_training(const RunOptions& options) {
   if (result.left_over) return;
   if (result.seconds == 0) {  // no step was run
     if (result.interrupted)
-      fmt::print("stopped at step {}, before the end of the next\n", result.run.step);
+      fmt::print("stopped at step {}, before the next step was complete\n", result.run.step);
     else
       fmt::print(
-          "already at step {} of train.steps={}: raise train.steps to go on, or set resume=never to start afresh\n",
+          "already at step {} of train.steps={}: raise train.steps to continue, or set resume=never to start again\n",
           result.run.step, config.steps);
     fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
     return;

@@ -18,8 +18,9 @@ namespace {
 void print_reference(bool eager) {
   if (!eager) return;
   fmt::print(
-      "note: the expected values are those of transformers' eager attention, whose linear biases are not those of this "
-      "model's config.json (docs/numerics.md); they are compared with that, the model itself runs with its own\n");
+      "note: the expected values come from transformers' eager attention, whose linear biases differ from those of "
+      "this model's config.json (docs/numerics.md); the comparison uses the former, the model itself runs with its "
+      "own\n");
 }
 
 void report_inference(const std::string& folder, const CompileOptions& options, const LogitTolerance& tolerance) {
@@ -31,7 +32,7 @@ void report_inference(const std::string& folder, const CompileOptions& options, 
   if (report.greedy_tokens > 0)
     fmt::print("greedy: {} of {} tokens identical", report.greedy_equal, report.greedy_tokens);
   if (report.greedy_equal < report.greedy_tokens)
-    fmt::print(", the others' logits at most {:.3g} below the largest{}", report.greedy_gap,
+    fmt::print(", the logits of the others at most {:.3g} below the largest{}", report.greedy_gap,
                tolerance.relative ? fmt::format(" (tolerance {:.3g})", 2 * report.max_logit_error) : "");
   if (report.greedy_tokens > 0) fmt::print("\n");
   print_reference(report.eager_reference);

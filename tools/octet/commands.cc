@@ -84,7 +84,7 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
   bool has_file = !options.file.empty() && options.file.find('=') == std::string::npos;
   if (!options.file.empty() && !has_file) words.insert(words.begin(), options.file);
   check(has_file || !words.empty(), ErrorCode::kInvalidArgument,
-        "a settings file or key=value words are wanted, such as configs/gpt2_124m.yaml or model.size=gpt2-124m");
+        "want a settings file or key=value words, such as configs/gpt2_124m.yaml or model.size=gpt2-124m");
   if (has_file) settings.load_yaml_file(options.file);
   settings.set_words(words);
   if (!options.disable.empty()) config.disable = options.disable;
@@ -97,19 +97,18 @@ std::string model_folder(const std::string& path) {
   const std::vector<std::string> sizes = named_models();
   const bool named = std::find(sizes.begin(), sizes.end(), path) != sizes.end();
   std::string hint;
-  if (named) hint = " (it is a size: octet train model.size=..., or octet bench ... --random-weights)";
+  if (named) hint = " (it names a size: octet train model.size=..., or octet bench ... --random-weights)";
   const size_t slash = path.find('/');
   const bool repository = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
                           path.find('/', slash + 1) == std::string::npos && !path.starts_with(".") &&
                           !is_folder(path.substr(0, slash));
   if (repository)
-    hint =
-        fmt::format(" (a repository of huggingface.co is downloaded by: hf download {} --local-dir {}; then give {})",
-                    path, path.substr(slash + 1), path.substr(slash + 1));
+    hint = fmt::format(" (to download a repository of huggingface.co: hf download {} --local-dir {}; then give {})",
+                       path, path.substr(slash + 1), path.substr(slash + 1));
   check(path_exists(path), ErrorCode::kNotFound, "{}: no such file or folder{}", path, hint);
   if (!is_folder(path + "/checkpoints")) return path;
   auto newest = newest_sound_checkpoint(path);
-  check(newest.has_value(), ErrorCode::kNotFound, "{}: no checkpoint in {}/checkpoints", path, path);
+  check(newest.has_value(), ErrorCode::kNotFound, "{}: {}/checkpoints contains no checkpoint", path, path);
   return *newest;
 }
 

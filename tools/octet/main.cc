@@ -42,7 +42,7 @@ int finish_output() {
   std::cout.flush();
   bool good = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (!good && errno != EPIPE)
-    std::cerr << "octet: i/o error: standard output cannot be written: " << std::strerror(errno) << '\n';
+    std::cerr << "octet: i/o error: cannot write to standard output: " << std::strerror(errno) << '\n';
   return good ? 0 : 1;
 }
 
@@ -61,12 +61,12 @@ constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
     {"--allowed-origins", "--allow-host"},
     {"--forwarded-allow-ips", "--trusted-proxies"},
     {"--tool-call-parser", "--tool-calls"},
-    {"--enable-auto-tool-choice", "leave it out: tools are always taken"},
-    {"--reasoning-parser", "leave it out: reasoning is always told apart"},
-    {"--enable-prefix-caching", "leave it out: prefixes are always cached"},
-    {"--enable-chunked-prefill", "leave it out: long prompts are always cut into steps"},
-    {"--trust-remote-code", "leave it out: no code of a folder is run"},
-    {"--model", "the folder stands behind the command, without an option"},
+    {"--enable-auto-tool-choice", "leave it out: tool calls are always on"},
+    {"--reasoning-parser", "leave it out: reasoning is always parsed"},
+    {"--enable-prefix-caching", "leave it out: prefix caching is always on"},
+    {"--enable-chunked-prefill", "leave it out: chunked prefill is always on"},
+    {"--trust-remote-code", "leave it out: a folder's code is never run"},
+    {"--model", "give the folder after the command, without an option"},
 };
 
 // A message for the first unknown command or option, with the nearest known one; "" when every word is known.
@@ -88,7 +88,7 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
           std::ranges::find(kElsewhere, name, &std::pair<std::string_view, std::string_view>::first);
       if (!known(name) && elsewhere != std::end(kElsewhere)) {
         const std::string_view here = elsewhere->second;
-        if (known(here)) return fmt::format("no option '{}': here it is {}", name, here);
+        if (known(here)) return fmt::format("no option '{}': use {}", name, here);
         if (!here.starts_with("--") && level->get_name() == "serve")
           return fmt::format("no option '{}': {}", name, here);
       }

@@ -19,8 +19,7 @@ ColumnOrder order_of(const std::string& name) {
 CompressRule rule_of(const QuantizeOptions& options, DType rest) {
   const bool four = options.to == "int4";
   const std::string method = !options.method.empty() ? options.method : four ? "gptq" : "smoothquant";
-  check(four || !options.asymmetric, ErrorCode::kInvalidArgument,
-        "codes of 8 bits are symmetric: leave out --asymmetric");
+  check(four || !options.asymmetric, ErrorCode::kInvalidArgument, "8-bit codes are symmetric: leave out --asymmetric");
   CodeRule codes{.bits = four ? 4 : 8, .group = 0, .symmetric = !options.asymmetric, .scale_type = rest};
   if (four && options.group != "row") codes.group = std::stoll(options.group);
   if (!four) codes.scale_type = DType::kF32;
@@ -72,8 +71,8 @@ void print_worst(std::vector<LinearReport> report, double bound) {
   for (const LinearReport& linear : report) unseen += linear.unseen;
   if (unseen > 0)
     fmt::print(
-        "{} matrices of experts that no token of the text reached are rounded to nearest: more --samples reach "
-        "more\n",
+        "{} expert matrices that no token of the text reached are rounded to nearest; more --samples reach more of "
+        "them\n",
         unseen);
 }
 
@@ -84,7 +83,7 @@ void quantize_to_integers(const QuantizeOptions& options, const WeightSource& we
                             .target = target_of(resolve_device(options.device))};
   check_compress_options(weights, job.rule);
   check(!options.calibration.empty(), ErrorCode::kInvalidArgument,
-        "--to {} looks at what the model makes of a text: give one with --calibration FILE", options.to);
+        "--to {} needs a calibration text: give one with --calibration FILE", options.to);
   const bool named = !options.tokenizer.empty();
   std::unique_ptr<Tokenizer> tokenizer;
   if (named || !options.text.empty() || !options.calibration.ends_with(".bin"))
@@ -100,7 +99,7 @@ void quantize_to_integers(const QuantizeOptions& options, const WeightSource& we
                            tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens}));
     before = measure_on("before", weights, options, job.target, measured, tokenizer.get());
   }
-  if (has_interrupted_run(options.out)) fmt::print("{}: goes on with an interrupted run\n", options.out);
+  if (has_interrupted_run(options.out)) fmt::print("{}: continuing an interrupted run\n", options.out);
   Progress progress({.title = "quantize", .unit = "layer", .total = weights.config().layers});
   const auto report =
       compress_folder(weights, named ? "" : folder, options.out, job,

@@ -17,8 +17,7 @@ inline int32_t sample_token(std::span<const float> logits, const SamplingOptions
   scratch->tokens = tokens;
   const int32_t token = sample_from(logits, sample_row(options, sequence, position), *scratch);
   check(token >= 0, ErrorCode::kCorrupt,
-        "sampling: none of {} logits is finite: are the weights, and the numbers of config.json, the model's own?",
-        logits.size());
+        "sampling: none of {} logits is finite: check that the weights and config.json belong together", logits.size());
   return token;
 }
 
