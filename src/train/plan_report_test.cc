@@ -115,7 +115,7 @@ TEST(PlanReport, ContextRanksShareTwoTokens) {
   config.micro_batch = 1, config.sequence_length = 2, config.context = 2;
   ModelConfig model = named_model("gpt2-124m");
   model.layers = 2;
-  EXPECT_EQ(plan_training(model, config, h200_target()).tokens, 1) << "of a rank";
+  EXPECT_EQ(plan_training(LanguageModel(model, config), config, h200_target()).units, 1) << "of a rank";
 }
 
 // What is listed at the peak is all that is live there, and no more than the arena.
