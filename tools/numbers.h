@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <string>
 
 namespace octet {
 
-inline CLI::Validator number_range(const std::string& name, const std::string& want, bool (*good)(double)) {
+inline CLI::Validator number_range(const std::string& name, const std::string& want,
+                                   const std::function<bool(double)>& good) {
   const auto judge = [want, good](std::string& word) -> std::string {
     double value = 0;
     const bool number = CLI::detail::lexical_cast(word, value);

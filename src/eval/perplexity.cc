@@ -170,6 +170,7 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
   const auto team = open_rank_team(
       static_cast<int32_t>(options.tensor),
       {.devices = rank_devices(options.target.device),
+       .timeout = options.rank_timeout,
        .build = options.build,
        .settings = settings + to_text(options.target) + to_hugging_face_config(weights.config(), {}, "")});
   PerplexityResult result;

@@ -29,12 +29,13 @@ struct EvalTokens {
 struct PerplexityOptions {
   Recipe recipe = {};
   Target target = {};
-  int64_t tensor = 1;      // ranks that share the model
-  std::string build = {};  // equal in all processes of the ranks
-  int64_t length = 0;      // tokens of a window; 0 = the model's max_positions
-  int64_t stride = 0;      // tokens between windows; 0 = length. Smaller: every counted token sees more context
-  int64_t windows = 4;     // windows run at once
-  int64_t max_tokens = 0;  // 0 = all
+  int64_t tensor = 1;        // ranks that share the model
+  double rank_timeout = 60;  // seconds of a rank's silence after which its process is lost
+  std::string build = {};    // equal in all processes of the ranks
+  int64_t length = 0;        // tokens of a window; 0 = the model's max_positions
+  int64_t stride = 0;        // tokens between windows; 0 = length. Smaller: every counted token sees more context
+  int64_t windows = 4;       // windows run at once
+  int64_t max_tokens = 0;    // 0 = all
   bool separate_documents = false;  // of a set: no attention and no target across them, as in training
   // Keys and values are written to a paged cache of this type and read back, as when serving; none: there is no cache.
   std::optional<DType> cache = {};

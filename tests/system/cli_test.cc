@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
+#include "infer/engine_settings.h"
 #include "system/tiny.h"
 
 namespace octet {
@@ -98,6 +100,23 @@ TEST_F(Cli, WholeNumbersThatNoOptionHoldsAreNamed) {
     expect(2, command + " --threads 4294967297", "--threads: Value 4294967297 not in range 0 to 4096");
   expect(2, "tokenizer decode tok 3000000000", "ids: Value 3000000000 not in range 0 to 2147483647");
   expect(1, "plan train.seed=9223372036854775808", "want an integer from 0 to 9223372036854775807");
+}
+
+TEST_F(Cli, OptionsOfTheEngineAreRefusedOutOfTheRangesOfTheirTable) {
+  EngineOptions options;
+  const SettingsTable settings = settings_of(options, "generate");
+  for (const SettingsTable::Row& row : settings.rows()) {
+    if (std::isinf(row.info.min)) continue;
+    std::string flag = "--" + row.name;
+    std::ranges::replace(flag, '_', '-');
+    const auto value = fmt::format("{}", row.info.min - (row.info.off ? 4 : 1));
+    const Outcome outcome = shell(fmt::format("$OCTET bench throughput run {} {}", flag, value));
+    EXPECT_EQ(outcome.code, 2) << flag;
+    for (const std::string& part : {flag, value, fmt::format("{}", row.info.min)})
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << part << ": " << outcome.err;
+  }
+  expect(2, "generate run --policy fair", "--policy: fair not in {never-evict,max-utilization}");
+  expect(2, "bench trace run --trace /dev/null --rank-timeout nan", "--rank-timeout: nan (want >= 0.1)");
 }
 
 // Options of every command, as listed by bash completion.

@@ -8,13 +8,11 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "bench/measure.h"
-#include "build_info.h"
 #include "exec/executor.h"
 #include "infer/sampler.h"
 #include "load/summary.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/engine.h"
 #include "octet/human.h"
 
 namespace octet {
@@ -103,14 +101,13 @@ void print_plan(const EnginePlan& plan, const Options& o, const Workload& worklo
 void run(Kind kind, Options& o) {
   validate(o.drive.sampling);  // errors of options or trace are reported before a model is loaded
   Workload workload = make_workload(kind, o);
-  if (!o.engine.random_weights) o.model = model_folder(o.model);
+  o.model = resolve_models(o.model, o.engine);
   o.engine.needs_tokenizer = false;  // requests give ids
   o.engine.planned = [&](const EnginePlan& plan) {
     drop_long_requests(workload, plan.context);
     o.drive.kv_tokens = plan.kv_tokens;
     print_plan(plan, o, workload);
   };
-  o.engine.build = version_text("octet");
   auto engine = Engine::open(o.model, o.engine);
   if (engine == nullptr) return;  // another rank's process
   if (resolve_device(o.engine.device) == Device::kCuda) o.drive.pci_bus_id = cuda_bus_id();
@@ -172,31 +169,19 @@ void add_policy(CLI::App& command, Options& o) {
 void add_shared(CLI::App& command, Options& o) {
   command.add_option("model", o.model, "model folder, run or checkpoint; with --random-weights a named model")
       ->required();
-  command.add_flag("--random-weights", o.engine.random_weights, "use random weights, to measure speed only");
-  command.add_option("--tokenizer", o.engine.tokenizer, "tokenizer file or folder (default: the model's own, if any)");
-  add_device_option(command, o.engine.device);
-  add_tensor_option(command, o.engine.tensor);
+  SettingsTable engine = settings_of(o.engine, "generate");
+  engine.row("tokenizer").info.meaning = "tokenizer file or folder (default: the model's own, if any)";
+  engine.row("context").info.meaning = "longest sequence (default: the model's)";
+  add_options(command, engine, {"random_weights", "tokenizer", "device", "tensor"});
   add_verbose_option(command);
-  command.add_option("--recipe", o.engine.recipe,
-                     "fp32, bf16, fp8-current, int8, w4i8, ... (default: the folder's, or bf16)");
-  command.add_option("--kv-cache", o.engine.kv_cache,
-                     "f32, bf16, e4m3 or int8 (default: the folder's, or the recipe's)");
+  add_options(command, engine, {"recipe", "kv_cache"});
   add_policy(command, o);
-  command.add_option("--context", o.engine.context, "longest sequence (default: the model's)")->check(not_negative());
-  command.add_option("--max-sequences", o.engine.max_sequences, "maximum number of running sequences");
-  command.add_option("--max-step-tokens", o.engine.max_step_tokens,
-                     "token budget of a step: prefill and decode together");
-  command.add_option("--kv-cache-bytes", o.engine.kv_cache_bytes, "0: the memory left");
-  command.add_flag("--prefix-cache,!--no-prefix-cache", o.engine.prefix_cache,
-                   "reuse KV blocks of shared prefixes (default)");
-  add_draft_options(command, o.engine);
+  add_options(command, engine,
+              {"context", "max_sequences", "max_step_tokens", "kv_cache_bytes", "prefix_cache", "draft", "draft_tokens",
+               "draft_memory"});
   command.add_flag("!--draft-fixed", o.engine.draft_adaptive,
                    "always as many drafts as there are, whether they pay or not");
-  command
-      .add_option("--accept-simulated", o.engine.accept_simulated,
-                  "accept each draft by this chance, whatever the model says, to measure speed only")
-      ->check(CLI::Range(0.0, 1.0))
-      ->default_str("");
+  add_options(command, engine, {"accept_simulated"});
   command.add_option("--samples", o.drive.samples, "texts of a request")->check(positive());
   command.add_option("--beams", o.drive.beams, "width of a beam search, all of whose texts are wanted; 0: sampling")
       ->check(CLI::Range(int64_t{0}, kMaxBeams));
@@ -216,6 +201,7 @@ void add_shared(CLI::App& command, Options& o) {
       ->default_str("");
   command.add_option("--json", o.json, "write the results to this JSON file");
   command.add_option("--html", o.html, "write an HTML page with plots to this file");
+  add_other_options(command, engine, "Engine");
 }
 
 void add_lengths(CLI::App& command, Options& o) {

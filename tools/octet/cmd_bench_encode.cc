@@ -7,7 +7,6 @@
 #include "base/threads.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/engine.h"
 
 namespace octet {
 namespace {
@@ -82,22 +81,21 @@ void run(const Options& o) {
 
 void add_bench_encode_command(CLI::App& bench) {
   auto options = std::make_shared<Options>();
-  EngineOptions& engine = options->engine;
+  SettingsTable engine = settings_of(options->engine, "embed");
+  engine.row("max_sequences").info.meaning = "texts of a step";
   auto* command = bench.add_subcommand("encode", "Tokens a second of an encoder on texts of uniform lengths");
   command->add_option("model", options->model, "model folder; with --random-weights one with config.json alone")
       ->required();
-  command->add_flag("--random-weights", engine.random_weights, "use random weights, to measure speed only");
+  add_options(*command, engine, {"random_weights"});
   command->add_option("--shortest", options->shortest, "tokens of the shortest text")->check(positive());
   command->add_option("--longest", options->longest, "tokens of the longest text")->check(positive());
   command->add_option("-n,--requests", options->requests, "number of texts, all at once")->check(positive());
   command->add_option("--repeats", options->repeats, "measured runs, of which the median counts")->check(positive());
   command->add_flag("--padded", options->padded, "every text padded to the longest; only its own tokens count");
-  command->add_option("--recipe", engine.recipe, "fp32, bf16, fp8-current (default: the folder's, or bf16)");
-  command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
-  command->add_option("--max-sequences", engine.max_sequences, "texts of a step")->check(positive());
-  add_device_option(*command, engine.device);
+  add_options(*command, engine, {"recipe", "max_step_tokens", "max_sequences", "device"});
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);
+  add_other_options(*command, engine, "Engine");
   command->callback([options] { run(*options); });
 }
 

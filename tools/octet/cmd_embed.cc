@@ -14,8 +14,6 @@
 #include "io/sequence_template.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/engine.h"
-#include "weights/weights.h"
 
 namespace octet {
 namespace {
@@ -68,8 +66,7 @@ std::string prompt_of(const Options& options, const EncoderFacts& facts) {
 
 void run_embed(Options& options) {
   set_thread_count(options.threads);
-  const std::string folder = model_folder(options.model);
-  if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
+  const std::string folder = resolve_models(options.model, options.engine, "fp32");
   const std::vector<std::string> texts = read_texts(options);
   const auto engine = Engine::open(folder, options.engine);
   const EncoderFacts& facts = *engine->encoder();
@@ -118,7 +115,11 @@ void run_embed(Options& options) {
 
 void add_embed_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  EngineOptions& engine = options->engine;
+  SettingsTable engine = settings_of(options->engine, "embed");
+  engine.row("pooling").info.meaning = "cls, mean or last (default: as the folder says)";
+  engine.row("max_sequences").info.meaning = "texts of a step";
+  engine.row("context").info.meaning = "maximum tokens of a text (default: the model's)";
+  engine.row("recipe").info.meaning = recipe_help("fp32");
   auto* command = app.add_subcommand("embed", "Embeddings of texts by an encoder, or by a decoder's last token");
   command->footer(R"(Examples:
   octet embed path/to/minilm texts.txt > embeddings.jsonl
@@ -132,8 +133,7 @@ void add_embed_command(CLI::App& app) {
   command->add_option("--text-key", options->key, "member of .jsonl objects that holds the text");
   command->add_option("--out", options->out, "file to write (default: standard output)");
   command->add_flag("--json", options->json, "one JSON object with all embeddings and the count of tokens");
-  command->add_option("--pooling", engine.pooling, "cls, mean or last (default: as the folder says)")
-      ->check(CLI::IsMember({"cls", "mean", "last"}));
+  add_options(*command, engine, {"pooling"});
   command->add_flag_function(
       "--normalize,!--no-normalize", [options](int64_t count) { options->normalize = count > 0; },
       "scale embeddings to length 1 (default: as the folder says)");
@@ -143,15 +143,10 @@ void add_embed_command(CLI::App& app) {
       "--prompt", options->prompt,
       "text in front of each input, or the name of one of the folder's prompts (default: the folder's)");
   command->add_flag("--truncate", options->truncate, "cut texts that are too long (default: an error)");
-  add_tokenizer_option(*command, engine.tokenizer);
-  command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
-  command->add_option("--max-sequences", engine.max_sequences, "texts of a step")->check(positive());
-  command->add_option("--context", engine.context, "maximum tokens of a text (default: the model's)")
-      ->check(not_negative());
-  add_recipe_option(*command, engine.recipe);
-  add_device_option(*command, engine.device);
+  add_options(*command, engine, {"tokenizer", "max_step_tokens", "max_sequences", "context", "recipe", "device"});
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);
+  add_other_options(*command, engine, "Engine");
   command->callback([options] { run_embed(*options); });
 }
 

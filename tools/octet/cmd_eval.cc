@@ -17,9 +17,10 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, tokenizer, data, recipe, kv_cache, device = "auto";
+  std::string model, data;
+  EngineOptions engine;
   std::vector<std::string> texts;
-  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0, tensor = 1;
+  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
   int threads = 0;
   bool json = false, no_bos = false;
   std::optional<bool> separate_documents;
@@ -45,8 +46,9 @@ void run_eval(const Options& options) {
   std::string folder = model_folder(options.model);
   auto weights = open_weights(folder);
   std::unique_ptr<Tokenizer> tokenizer;
-  std::string tokenizer_path = options.tokenizer.empty() ? folder : options.tokenizer;
-  if (!options.texts.empty() || !options.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
+  const EngineOptions& engine = options.engine;
+  std::string tokenizer_path = engine.tokenizer.empty() ? folder : engine.tokenizer;
+  if (!options.texts.empty() || !engine.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
   if (!tokenizer) try {
       tokenizer = load_tokenizer(tokenizer_path);
     } catch (const Error&) {  // prepared tokens need it for bits per byte only
@@ -57,18 +59,19 @@ void run_eval(const Options& options) {
   const EvalTokens tokens = options.data.empty()
                                 ? read_texts(options.texts, *tokenizer, options.text, !options.no_bos, enough)
                                 : open_set(options.data, *weights, tokenizer_path);
-  const Target target = target_of(resolve_device(options.device));
+  const Target target = target_of(resolve_device(engine.device));
   const PerplexityOptions how{
-      .recipe = serving_recipe(*weights, target, options.recipe),
+      .recipe = serving_recipe(*weights, target, engine.recipe),
       .target = target,
-      .tensor = options.tensor,
+      .tensor = engine.tensor,
+      .rank_timeout = engine.rank_timeout,
       .build = version_text("octet"),
       .length = length,
       .stride = options.stride,
       .windows = options.windows,
       .max_tokens = options.max_tokens,
       .separate_documents = tokens.set && options.separate_documents.value_or(separates_documents(folder)),
-      .cache = options.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(options.kv_cache)};
+      .cache = engine.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(engine.kv_cache)};
   const PerplexityResult result = measure_perplexity("eval", *weights, how, tokens, tokenizer.get());
   if (result.rank > 0) return;
   check(std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
@@ -90,6 +93,10 @@ void run_eval(const Options& options) {
 
 void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
+  SettingsTable engine = settings_of(options->engine);
+  engine.row("recipe").info.meaning = recipe_help("fp32");
+  engine.row("kv_cache").info.meaning =
+      "keys and values go through a KV cache of f32, bf16, e4m3 or int8 (default: through none)";
   auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or prepared tokens");
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
@@ -103,7 +110,7 @@ void add_eval_command(CLI::App& app) {
       "of --data: documents do not attend to each other, or do (default: as the run was trained)");
   add_text_options(*command, options->text);
   command->add_flag("--no-bos", options->no_bos, "no begin token in front of a text's windows");
-  add_tokenizer_option(*command, options->tokenizer);
+  add_options(*command, engine, {"tokenizer"});
   command->add_option("--length", options->length, "tokens per window (default: the model's context)")
       ->check(not_negative());
   command->add_option("--stride", options->stride, "tokens between windows (default: the length)")
@@ -111,11 +118,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--windows", options->windows, "windows per batch")->check(positive());
   command->add_option("--max-tokens", options->max_tokens, "stop after this many tokens; 0 = all")
       ->check(not_negative());
-  add_recipe_option(*command, options->recipe);
-  command->add_option("--kv-cache", options->kv_cache,
-                      "keys and values go through a KV cache of f32, bf16, e4m3 or int8 (default: through none)");
-  add_device_option(*command, options->device);
-  add_tensor_option(*command, options->tensor);
+  add_options(*command, engine, {"recipe", "kv_cache", "device", "tensor", "rank_timeout"});
   add_threads_option(*command, options->threads);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options] { run_eval(*options); });

@@ -13,14 +13,11 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "build_info.h"
 #include "infer/request.h"
 #include "infer/sampler.h"
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
-#include "octet/engine.h"
-#include "weights/weights.h"
 
 namespace octet {
 namespace {
@@ -305,9 +302,7 @@ void run_generate(Options& options) {
   texts = std::max(texts, options.request.beams * std::ssize(options.prompts));
   if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
   options.engine.max_waiting = options.engine.max_waiting_tokens = std::numeric_limits<int64_t>::max();
-  std::string folder = model_folder(options.model);
-  if (options.engine.recipe.empty() && !open_weights(folder)->recipe()) options.engine.recipe = "fp32";
-  options.engine.build = version_text("octet");
+  const std::string folder = resolve_models(options.model, options.engine, "fp32");
   auto engine = Engine::open(folder, options.engine);
   if (engine == nullptr) return;  // another rank's process
   if (!options.interactive) return generate_all(*engine, options);
@@ -352,7 +347,10 @@ void add_sampling_options(CLI::App& command, GenerationRequest& request, std::ve
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   GenerationRequest& request = options->request;
-  EngineOptions& engine = options->engine;
+  SettingsTable engine = settings_of(options->engine, "generate");
+  engine.row("recipe").info.meaning = recipe_help("fp32");
+  engine.row("max_sequences").info.meaning = "sequences in flight (default: all, at most 64)";
+  for (const char* limit : {"max_waiting", "max_waiting_tokens"}) engine.row(limit).info.by_program = true;
   auto* command = app.add_subcommand("generate", "Generate text from a model folder, a run or a llama2.c file");
   command->footer(R"(Examples:
   octet generate out/run --prompt "Once upon a time" --max-tokens 200
@@ -364,7 +362,7 @@ void add_generate_command(CLI::App& app) {
   octet generate path/to/llama-70b --tensor 2 --recipe fp8-current --prompt "Dear"
   octet generate out/run --interactive --top-p 0.9)");
   add_model_option(*command, options->model);
-  add_tokenizer_option(*command, engine.tokenizer);
+  add_options(*command, engine, {"tokenizer"});
   command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
       ->allow_extra_args(false);  // the next word may be the model
   command->add_option("--ids", options->ids, "token ids to continue, 1,2,3 (may be given several times)")
@@ -388,16 +386,9 @@ void add_generate_command(CLI::App& app) {
   command->add_flag("--ignore-eos", request.ignore_eos, "do not stop at the end token");
   add_beam_options(*command, request);
   command->add_option("--count", options->count, "number of texts per prompt")->check(CLI::Range(1, 1000000));
-  command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
-      ->check(not_negative());
-  add_recipe_option(*command, engine.recipe);
-  command->add_option("--kv-cache", engine.kv_cache,
-                      "type of the KV cache: f32, bf16, e4m3, int8 (default: the recipe's)");
-  command->add_option("--max-sequences", engine.max_sequences, "sequences in flight (default: all, at most 64)")
-      ->check(positive());
-  add_draft_options(*command, engine);
-  add_device_option(*command, engine.device);
-  add_tensor_option(*command, engine.tensor);
+  add_options(
+      *command, engine,
+      {"context", "recipe", "kv_cache", "max_sequences", "draft", "draft_tokens", "draft_memory", "device", "tensor"});
   add_verbose_option(*command);
   add_threads_option(*command, options->threads);
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
@@ -405,6 +396,7 @@ void add_generate_command(CLI::App& app) {
   command->add_flag("--stats", options->stats, "print tokens per second");
   command->add_flag("!--no-bos", request.add_bos, "do not prepend the begin token");
   command->add_flag("--echo,!--no-echo", options->echo, "print the prompt too (default)");
+  add_other_options(*command, engine, "Engine");
   command->callback([options] { run_generate(*options); });
 }
 

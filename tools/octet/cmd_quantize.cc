@@ -42,11 +42,11 @@ void run_quantize(const Options& options) {
   const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
   check(!calibrates || !options.calibration.empty(), ErrorCode::kInvalidArgument,
         "static activations and --kv fp8 need a calibration text: give one with --calibrate FILE");
-  const Target target = target_of(resolve_device(options.device));
+  const Target target = target_of(resolve_device(options.engine.device));
   std::unique_ptr<Tokenizer> tokenizer;
-  const bool named = !options.tokenizer.empty();  // copied into the folder, whatever its format
+  const bool named = !options.engine.tokenizer.empty();  // copied into the folder, whatever its format
   if (calibrates || named || !options.text.empty())
-    tokenizer = load_tokenizer(options.tokenizer.empty() ? folder : options.tokenizer);
+    tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
 
   const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
   std::optional<PerplexityResult> before;
@@ -111,7 +111,8 @@ void add_integer_options(CLI::App& command, Options& options) {
 
 EvalTokens read_tokens(const std::string& path, const Tokenizer* tokenizer, const QuantizeOptions& options,
                        const WeightSource& weights, const std::string& folder, int64_t most) {
-  if (path.ends_with(".bin")) return open_set(path, weights, options.tokenizer.empty() ? folder : options.tokenizer);
+  if (path.ends_with(".bin"))
+    return open_set(path, weights, options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
   return read_texts({path}, *tokenizer, options.read, !options.no_bos, most);
 }
 
@@ -142,6 +143,7 @@ void print_perplexities(const std::string& folder, const PerplexityResult& befor
 
 void add_quantize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
+  SettingsTable engine = settings_of(options->engine);
   auto* command =
       app.add_subcommand("quantize", "Write a model's linears in FP8, INT8 or INT4, in the compressed-tensors layout");
   command->footer(R"(Examples:
@@ -166,13 +168,13 @@ An interrupted run to int4 or int8 goes on when the same command is given again.
   command->add_option("--calibrate,--calibration", options->calibration,
                       "what to calibrate on: a text file, or a .bin of octet data");
   command->add_option("--text", options->text, "text file, or .bin, to measure perplexity on, before and after");
-  add_tokenizer_option(*command, options->tokenizer);
+  add_options(*command, engine, {"tokenizer"});
   command->add_option("--max-tokens", options->max_tokens, "tokens used of each text; 0 = all")->check(not_negative());
   command->add_option("--length", options->length, "tokens per window")->check(positive());
   add_text_options(*command, options->read);
   command->add_flag("--no-bos", options->no_bos, "no begin token in front of a text's windows");
   add_integer_options(*command, *options);
-  add_device_option(*command, options->device);
+  add_options(*command, engine, {"device"});
   add_threads_option(*command, options->threads);
   command->callback([options] { run_quantize(*options); });
 }

@@ -22,7 +22,6 @@
 #include "octet/commands.h"
 #include "serve/response_store.h"
 #include "serve/server.h"
-#include "weights/weights.h"
 
 namespace octet {
 namespace {
@@ -133,10 +132,10 @@ void run_serve(Options& options) {
   const Signals signals;
   set_thread_count(options.threads);
   if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
-  const bool named = options.engine.random_weights && !path_exists(options.model);
-  check(!named || !options.engine.tokenizer.empty(), ErrorCode::kInvalidArgument,
-        "{} is not a folder: random weights of a named model require --tokenizer FOLDER", options.model);
-  const std::string folder = named ? options.model : model_folder(options.model);
+  check(!options.engine.random_weights || path_exists(options.model) || !options.engine.tokenizer.empty(),
+        ErrorCode::kInvalidArgument, "{} is not a folder: random weights of a named model require --tokenizer FOLDER",
+        options.model);
+  const std::string folder = resolve_models(options.model, options.engine);
   options.server.log.traces = serve::read_otlp_options(options.otlp_endpoint);
   options.server.log.traces.version = version_text("octet");
   { const serve::RequestLog opens(options.server.log); }
@@ -162,10 +161,7 @@ void run_serve(Options& options) {
   if (!follows) server.emplace(server_options);  // a port that is taken is told before the model loads
   const std::string url = server ? url_of(server_options.http, server->port()) : "";
   if (server) log_info("listening at {}: 503 until the model is loaded", url);
-  if (options.engine.recipe.empty() && !options.engine.random_weights && !open_weights(folder)->recipe())
-    options.engine.recipe = "bf16";
   tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
-  options.engine.build = version_text("octet");
   EnginePlan plan;
   options.engine.planned = [&plan](const EnginePlan& planned) { plan = planned; };
   engine = Engine::open(folder, options.engine);
@@ -199,7 +195,9 @@ void run_serve(Options& options) {
 
 void add_serve_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  EngineOptions& engine = options->engine;
+  SettingsTable engine = settings_of(options->engine);
+  engine.row("random_weights").info.meaning =
+      "random weights, for benchmarks: the model may be a named one (llama3-8b)";
   serve::ServerOptions& server = options->server;
   auto* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's clients expect it");
   command->footer(R"(Examples:
@@ -212,13 +210,7 @@ SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is take
 runs is cut off; a second SIGTERM cuts off at once. SIGHUP reads keys and certificate again and reopens
 the access log.)");
   add_model_option(*command, options->model);
-  add_tokenizer_option(*command, engine.tokenizer);
-  command
-      ->add_option("--task", engine.task,
-                   "generate or embed: a decoder for embeddings (default: what the model is made for)")
-      ->check(CLI::IsMember({"generate", "embed"}));
-  command->add_option("--pooling", engine.pooling, "of embeddings: cls, mean or last (default: as the folder says)")
-      ->check(CLI::IsMember({"cls", "mean", "last"}));
+  add_options(*command, engine, {"tokenizer", "task", "pooling"});
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
   command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
       ->default_str("");
@@ -263,22 +255,12 @@ the access log.)");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");
   command->add_option("--metric-names", options->metric_names, "prefix of /metrics: octet_ or vllm:")
       ->check(CLI::IsMember({"octet", "vllm"}));
-  command->add_option("--context", engine.context, "maximum tokens of a sequence (default: the model's)")
-      ->check(not_negative());
-  add_recipe_option(*command, engine.recipe);
-  command->add_option("--kv-cache", engine.kv_cache,
-                      "type of the KV cache: f32, bf16, e4m3, int8 (default: the recipe's)");
-  command->add_option("--max-sequences", engine.max_sequences, "sequences in flight")->check(positive());
-  command->add_option("--max-step-tokens", engine.max_step_tokens, "tokens of a step")->check(positive());
-  command->add_option("--memory-fraction", engine.memory_fraction, "of the device's free memory")
-      ->check(CLI::Range(0.01, 1.0));
-  add_draft_options(*command, engine);
-  command->add_flag("--random-weights", engine.random_weights,
-                    "random weights, for benchmarks: the model may be a named one (llama3-8b)");
-  add_device_option(*command, engine.device);
-  add_tensor_option(*command, engine.tensor);
+  add_options(*command, engine,
+              {"context", "recipe", "kv_cache", "max_sequences", "max_step_tokens", "memory_fraction", "draft",
+               "draft_tokens", "draft_memory", "random_weights", "device", "tensor"});
   add_threads_option(*command, options->threads);
   add_verbose_option(*command);
+  add_other_options(*command, engine, "Engine");
   command->callback([options] { run_serve(*options); });
 }
 

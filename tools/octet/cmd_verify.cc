@@ -68,16 +68,17 @@ void report_training(const std::string& folder, const CompileOptions& options, c
 }
 
 struct Options {
-  std::string folder, recipe, device = "cpu";
+  std::string folder;
+  EngineOptions engine = {.device = "cpu"};
   bool training = false, interpret = false;
   std::optional<double> tolerance;
 };
 
 void run_verify(const Options& options) {
   const std::string folder = model_folder(options.folder);
-  const Target target = target_of(resolve_device(options.device));
+  const Target target = target_of(resolve_device(options.engine.device));
   const CompileOptions compile{.target = target,
-                               .recipe = serving_recipe(*open_weights(folder), target, options.recipe)};
+                               .recipe = serving_recipe(*open_weights(folder), target, options.engine.recipe)};
   LogitTolerance logits = logit_tolerance(compile.recipe);
   TrainingTolerance training = training_tolerance(compile.recipe);
   if (options.tolerance) {
@@ -93,6 +94,8 @@ void run_verify(const Options& options) {
 
 void add_verify_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
+  SettingsTable engine = settings_of(options->engine);
+  engine.row("recipe").info.meaning = recipe_help("fp32");
   auto* command = app.add_subcommand("verify", "Compare a model folder's expected outputs with Octet's");
   command->footer(R"(Examples:
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
@@ -102,8 +105,7 @@ void add_verify_command(CLI::App& app) {
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_flag("--interpret", options->interpret,
                     "with --training: run the interpreter, which sums in float64; slow");
-  add_recipe_option(*command, options->recipe);
-  add_device_option(*command, options->device);
+  add_options(*command, engine, {"recipe", "device"});
   command->add_option("--tolerance", options->tolerance,
                       "maximum error (default: by recipe; logits: absolute 2e-4 in fp32, else relative; "
                       "training: relative)");
@@ -112,7 +114,7 @@ void add_verify_command(CLI::App& app) {
       run_verify(*options);
     } catch (const Error& error) {
       fail(error.code(), "{} under recipe {}: {}", options->folder,
-           options->recipe.empty() ? "its own" : options->recipe, error.message());
+           options->engine.recipe.empty() ? "its own" : options->engine.recipe, error.message());
     }
   });
 }

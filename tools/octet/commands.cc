@@ -9,54 +9,70 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "build_info.h"
 #include "model/model.h"
+#include "numbers.h"
 #include "train/checkpoint.h"
 #include "train/start_checks.h"
 
 namespace octet {
+namespace {
+
+std::string flag_of(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
+CLI::Validator in_range(const SettingInfo& info, bool whole) {
+  const std::string name = info.allows(0) ? "NONNEGATIVE" : "POSITIVE";
+  if (std::isinf(info.max)) return number_range(name, info.allowed(), [info](double x) { return info.allows(x); });
+  if (!whole) return CLI::Range(info.min, info.max);
+  return CLI::Range(static_cast<int64_t>(info.min), static_cast<int64_t>(info.max));
+}
+
+CLI::Option* add_option(CLI::App& command, const SettingsTable::Row& row) {
+  const SettingInfo& info = row.info;
+  const std::string flag = flag_of(row.name);
+  const auto add = [&](auto* field) -> CLI::Option* {
+    if constexpr (std::is_same_v<decltype(field), bool*>)  // on by default: with its opposite
+      return command.add_flag(*field ? flag + ",!--no-" + flag.substr(2) : flag, *field, info.meaning);
+    else if constexpr (std::is_same_v<decltype(field), uint8_t*>)
+      return command
+          .add_option_function<std::string>(
+              flag,
+              [field, names = info.choices](const std::string& name) {
+                *field = static_cast<uint8_t>(std::ranges::find(names, name) - names.begin());
+              },
+              info.meaning)
+          ->default_str(row.default_text);
+    else
+      return command.add_option(flag, *field, info.meaning);
+  };
+  CLI::Option* option = std::visit(add, row.target);
+  std::vector<std::string> choices = info.choices;
+  std::erase(choices, "");
+  if (!choices.empty()) option->check(CLI::IsMember(choices));
+  if (std::isfinite(info.min)) option->check(in_range(info, std::holds_alternative<int64_t*>(row.target)));
+  // Not shown where the meaning names it, or where it stands for none.
+  const bool named = !choices.empty() && info.meaning.find(row.default_text) != std::string::npos;
+  if (named || (info.off && row.default_text == fmt::format("{}", *info.off))) option->default_str("");
+  return option;
+}
+
+}  // namespace
+
+void add_options(CLI::App& command, SettingsTable& settings, const std::vector<std::string>& names) {
+  for (const std::string& name : names) add_option(command, settings.row(name));
+}
+
+void add_other_options(CLI::App& command, SettingsTable& settings, const std::string& group) {
+  for (const SettingsTable::Row& row : settings.rows())
+    if (!row.info.by_program && command.get_option_no_throw(flag_of(row.name)) == nullptr)
+      add_option(command, row)->group(group);
+}
 
 void add_model_option(CLI::App& command, std::string& model) {
   command.add_option("model", model, "Hugging Face folder, run folder, checkpoint or llama2.c .bin")->required();
-}
-
-void add_tokenizer_option(CLI::App& command, std::string& tokenizer) {
-  command.add_option("--tokenizer", tokenizer, "tokenizer file or folder (default: in the model folder)");
-}
-
-void add_recipe_option(CLI::App& command, std::string& recipe) {
-  command.add_option(
-      "--recipe", recipe,
-      "fp32, tf32, bf16, fp8-current, fp8-delayed, fp8-block, int8, w4a8, w4a8-head16, w4i8, w4a16 (default: the "
-      "folder's, else fp32)");
-}
-
-void add_device_option(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "device: auto (a GPU if one is usable), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->default_str("");
-}
-
-void add_draft_options(CLI::App& command, EngineOptions& engine) {
-  command
-      .add_option_function<std::string>(
-          "--draft",
-          [&engine](const std::string& draft) { engine.draft = path_exists(draft) ? model_folder(draft) : draft; },
-          "speculation: ngram guesses tokens from the text so far, a smaller model of the same vocabulary writes them; "
-          "the text stays what it is without")
-      ->default_str("");
-  command.add_option("--draft-tokens", engine.draft_tokens, "the most tokens guessed in a step")
-      ->check(CLI::Range(int64_t{1}, kMaxDraftTokens));
-  command.add_option("--draft-memory", engine.draft_memory, "share of the free memory for a draft model")
-      ->check(CLI::Range(0.01, 0.9));
-}
-
-void add_tensor_option(CLI::App& command, int64_t& tensor) {
-  command
-      .add_option(
-          "--tensor", tensor,
-          "ranks that share the model, each with a GPU or a part of the cores: threads, or as many processes of a "
-          "launcher (torchrun --no-python --nproc-per-node 2 octet ... --tensor 2)")
-      ->check(CLI::Range(1, 64));
 }
 
 void add_threads_option(CLI::App& command, int& threads) {
@@ -75,7 +91,8 @@ void add_run_options(CLI::App& command, RunOptions& options) {
       .add_option("--disable", options.disable,
                   "disable a pass or a step of one, by name (may be given several times)")
       ->allow_extra_args(false);  // settings may follow
-  add_device_option(command, options.device);
+  command.add_option("--device", options.device, "device: auto (a GPU if one is usable), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
 }
 
@@ -110,6 +127,15 @@ std::string model_folder(const std::string& path) {
   auto newest = newest_sound_checkpoint(path);
   check(newest.has_value(), ErrorCode::kNotFound, "{}: {}/checkpoints contains no checkpoint", path, path);
   return *newest;
+}
+
+std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe) {
+  const std::string folder = engine.random_weights && !path_exists(model) ? model : model_folder(model);
+  if (path_exists(engine.draft)) engine.draft = model_folder(engine.draft);
+  if (!recipe.empty() && engine.recipe.empty() && !engine.random_weights && !open_weights(folder)->recipe())
+    engine.recipe = recipe;
+  engine.build = version_text("octet");
+  return folder;
 }
 
 void add_text_options(CLI::App& command, TextOptions& text) {

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "eval/perplexity.h"
+#include "infer/engine_settings.h"
 #include "io/corpus.h"
-#include "octet/engine.h"
 #include "train/run_config.h"
 
 namespace CLI {
@@ -21,16 +21,11 @@ namespace octet {
 
 // The model: a folder, run, checkpoint or llama2.c file.
 void add_model_option(CLI::App& command, std::string& model);
-// --tokenizer of a command with a model.
-void add_tokenizer_option(CLI::App& command, std::string& tokenizer);
-// --recipe of a command that runs a model as it is stored.
-void add_recipe_option(CLI::App& command, std::string& recipe);
-// --device auto|cpu|cuda.
-void add_device_option(CLI::App& command, std::string& device);
-// --draft, --draft-tokens and --draft-memory.
-void add_draft_options(CLI::App& command, EngineOptions& engine);
-// --tensor: ranks that share the model.
-void add_tensor_option(CLI::App& command, int64_t& tensor);
+// Flags that are rows of a settings table, in this order: --kv-cache of kv_cache, with its type, range, default,
+// meaning.
+void add_options(CLI::App& command, SettingsTable& settings, const std::vector<std::string>& names);
+// Of every other row that is not the program's own and of whose flag the command has none; under a heading `group`.
+void add_other_options(CLI::App& command, SettingsTable& settings, const std::string& group);
 // --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.
@@ -51,6 +46,9 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
 
 // The newest sound checkpoint of a run folder; any other path unchanged.
 std::string model_folder(const std::string& path);
+// The same of an engine's model, or the name of one with random weights; also of its draft. `recipe`: of folders that
+// name none; empty: as the engine chooses. Names the build, which all processes of the ranks must have.
+std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe = {});
 
 // --format and --key: how a command reads texts.
 void add_text_options(CLI::App& command, TextOptions& text);

@@ -10,7 +10,8 @@
 namespace octet {
 
 struct QuantizeOptions {
-  std::string model, out, to = "fp8", calibration, text, tokenizer, device = "auto";
+  std::string model, out, to = "fp8", calibration, text;
+  EngineOptions engine;
   int64_t max_tokens = 16384, length = 512;
   int threads = 0;
   std::string weights = "row", activations, kv;  // fp8

@@ -80,14 +80,14 @@ void print_worst(std::vector<LinearReport> report, double bound) {
 
 void quantize_to_integers(const QuantizeOptions& options, const WeightSource& weights, const std::string& folder) {
   CompressFolderOptions job{.rule = rule_of(options, DType::kBF16),
-                            .target = target_of(resolve_device(options.device))};
+                            .target = target_of(resolve_device(options.engine.device))};
   check_compress_options(weights, job.rule);
   check(!options.calibration.empty(), ErrorCode::kInvalidArgument,
         "--to {} needs a calibration text: give one with --calibration FILE", options.to);
-  const bool named = !options.tokenizer.empty();
+  const bool named = !options.engine.tokenizer.empty();
   std::unique_ptr<Tokenizer> tokenizer;
   if (named || !options.text.empty() || !options.calibration.ends_with(".bin"))
-    tokenizer = load_tokenizer(named ? options.tokenizer : folder);
+    tokenizer = load_tokenizer(named ? options.engine.tokenizer : folder);
   job.length = std::min(options.length, weights.config().max_positions);
   const EvalTokens text = read_tokens(options.calibration, tokenizer.get(), options, weights, folder, 0);
   job.ids = choose_windows(ids_of(text, 0), options.samples, job.length, options.seed, text.begin_id);
