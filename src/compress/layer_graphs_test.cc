@@ -162,7 +162,7 @@ TEST(CalibrationRun, TextsThatAreTooShortAreRefused) {
     choose_windows(ids, 4, 32, 1);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.message()).find("100 tokens are 3 windows of 32, 4 are wanted"), std::string::npos);
+    EXPECT_NE(std::string(error.message()).find("100 tokens are 3 windows of 32, but 4 are needed"), std::string::npos);
   }
 }
 

@@ -320,7 +320,7 @@ TEST(Tokenizer, BadVocabulariesAreClearErrors) {
   EXPECT_NE(message(small_json("", "", R"({"type": "Nmt"})")).find("normalizer Nmt"), std::string::npos);
   EXPECT_NE(error_of([] { load_tokenizer("/nowhere/at/all"); }).find("no such file or folder"), std::string::npos);
   TempFolder empty;
-  EXPECT_NE(error_of([&] { load_tokenizer(empty.path()); }).find("holds none of"), std::string::npos);
+  EXPECT_NE(error_of([&] { load_tokenizer(empty.path()); }).find("contains none of"), std::string::npos);
   EXPECT_NE(error_of([] { read_gpt2_files(R"({"a": 0})", "a b c\n", "x"); }).find("merges line 1"), std::string::npos);
 }
 

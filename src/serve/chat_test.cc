@@ -327,7 +327,7 @@ TEST_F(ChatTest, WhatCannotBeServedIsNamed) {
   EXPECT_NE(error("chat_template", "x").find("--trust-request-chat-template"), std::string::npos);
   EXPECT_NE(error("continue_final_message", true).find("requires add_generation_prompt to be false"),
             std::string::npos);
-  EXPECT_NE(error("top_logprobs", 3).find("only with logprobs"), std::string::npos);
+  EXPECT_NE(error("top_logprobs", 3).find("requires logprobs"), std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"json", {{"uniqueItems", true}, {"type", "array"}}}}).find("uniqueItems"),
             std::string::npos);
   EXPECT_NE(error("structured_outputs", {{"regex", "("}}).find("structured_outputs.regex"), std::string::npos);

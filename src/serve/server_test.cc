@@ -141,7 +141,7 @@ TEST_F(ServerTest, WhatCannotBeServedIsNamed) {
       {R"({"prompt": "B", "best_of": 3})", "best_of"},
       {R"({"prompt": "B", "length_penalty": 2})", "length_penalty"},
       {R"({"prompt": "B", "early_stopping": true})", "early_stopping"},
-      {R"({"prompt": "B", "stream_options": {"include_usage": true}})", "set stream"},
+      {R"({"prompt": "B", "stream_options": {"include_usage": true}})", "requires stream"},
       {R"({"prompt": ["B", "C"], "n": 9})", "more than 16 texts"},
   };
   for (const auto& [body, message] : cases) {

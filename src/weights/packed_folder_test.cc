@@ -271,7 +271,7 @@ TEST(PackedFolder, RefusesBrokenTensorsByName) {
   if (folder.empty()) GTEST_SKIP() << missing_test_data("serving/packed");
   EXPECT_NE(error_after(folder, q + ".g_idx", 0, std::string("\x07\0\0\0", 4)).find("has group 7 at 0, there are 2"),
             std::string::npos);
-  EXPECT_NE(error_after(folder, q + ".scales", 0, std::string("\0\x7c", 2)).find(".scales holds inf"),
+  EXPECT_NE(error_after(folder, q + ".scales", 0, std::string("\0\x7c", 2)).find(".scales contains inf"),
             std::string::npos);
   const ChangedFolder cut(folder, [](nlohmann::json&) {});
   const std::string path = cut.folder_.file("model.safetensors"), text = read_file(path, 1 << 30);
