@@ -231,6 +231,8 @@ TEST(EncoderTask, FollowsTheModelAndTheOptions) {
   ASSERT_NE(embeds->encoder(), nullptr);
   EXPECT_EQ(embeds->encoder()->pooling, "last");
   EXPECT_EQ(std::ssize(encode(*embeds, {1, 2, 3}).values), embeds->encoder()->width);
+  for (const char* recipe : {"fp8-current", "int8", "w4i8"})  // no codes of a head that embeddings do not read
+    EXPECT_EQ(std::ssize(encode(*open(llama, {.task = "embed", .recipe = recipe}), {1, 2, 3}).values), 64) << recipe;
 }
 
 // A folder of sentence-transformers around a golden model.

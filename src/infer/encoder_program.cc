@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "exec/batch.h"
 #include "infer/serving_program.h"
+#include "ir/rewrite.h"
 
 namespace octet {
 namespace {
@@ -39,6 +40,7 @@ Graph encoder_graph(const std::string& name, const ModelConfig& model, const Enc
   }
   if (!values.exists()) values = builder.select_rows(rows, builder.input("rows", {DType::kI32, {shape.max_segments}}));
   builder.output("values", values);
+  remove_dead_nodes(graph);  // a head that nothing here reads has no codes either
   return graph;
 }
 
