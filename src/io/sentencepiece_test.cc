@@ -121,7 +121,7 @@ TEST(SentencePiece, BadModelsAreClearErrors) {
   expect_error(specials() + piece_field("a", NAN), "has the score nan");
   expect_error(piece_field("a", -1), "no unknown piece");
   expect_error(specials() + piece_field("<x>", 0, Type::kUnknown), "both the unknown piece");
-  expect_error(specials() + piece_field("<0xG0>", 0, Type::kByte), "is no byte");
+  expect_error(specials() + piece_field("<0xG0>", 0, Type::kByte), "is not a byte");
   expect_error(pieces() + bpe_settings(number_field(35, 1)), "byte fallback without a piece for byte 0x00");
   expect_error(pieces() + piece_field("c", 0, Type::kUnused) + bpe_settings(), "marked unused");
   expect_error(pieces() + bytes_field(2, number_field(3, 3)), "of kind word");

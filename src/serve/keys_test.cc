@@ -49,7 +49,7 @@ TEST_F(Keys, MistakesAreNamedWithTheirLine) {
   const KeyLimits limits = read(line(R"(, "texts": 3, "priority": -1)"))[0].limits;
   EXPECT_EQ(limits.texts, 3);
   EXPECT_EQ(limits.priority, -1);
-  EXPECT_NE(error("").find("holds no key"), std::string::npos);
+  EXPECT_NE(error("").find("contains no key"), std::string::npos);
   EXPECT_NE(error("\n{").find("line 2"), std::string::npos);
   EXPECT_NE(error(line(R"(, "text": 3)")).find("unknown field text"), std::string::npos);
   EXPECT_NE(error(line(R"(, "texts": -3)")).find("texts is -3"), std::string::npos);

@@ -21,7 +21,7 @@ void Run::decide_precision(const StepResult& result, int64_t step) {
     } catch (const Error& error) {  // the run keeps its plan, and tries again after the next round
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       auto_->policy().restore(before, "the decisions before", step);
-      log_->event(step, "replan", fmt::format("{} switches taken back: {}", made.size(), error.message()));
+      log_->event(step, "replan", fmt::format("{} switches undone: {}", made.size(), error.message()));
       log_warning("step {}: {} precision switches undone: {}", step, made.size(), error.message());
     }
   }
