@@ -248,7 +248,7 @@ TEST(EngineBeamsFaults, TextsThatCannotBeFoundEndAlone) {
   EXPECT_EQ((std::set{texts[0].ids, texts[1].ids}), (std::set<std::vector<int32_t>>{{5, 6}, {5, 9}}));
   for (size_t i = 2; i < 4; ++i) {
     EXPECT_EQ(texts[i].kind, ErrorKind::kInternal);
-    EXPECT_NE(texts[i].error.find("only 2 texts"), std::string::npos) << texts[i].error;
+    EXPECT_NE(texts[i].error.find("only 2 sequences"), std::string::npos) << texts[i].error;
   }
   EXPECT_EQ(plain.ids, alone(other, 0, fake_limits()).ids);
   expect_no_blocks_used(*engine);

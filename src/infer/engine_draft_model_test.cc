@@ -138,7 +138,7 @@ TEST(EngineDraftOptions, AreChecked) {
   expect({.draft = "ngram", .draft_tokens = 16, .random_weights = true}, "draft_tokens: 16 (want 1 to 15)");
   expect({.draft = "ngram", .draft_memory = 1, .random_weights = true}, "draft_memory: 1");
   expect({.draft = "ngram", .accept_simulated = 2, .random_weights = true}, "accept_simulated: 2");
-  expect({.accept_simulated = 0.5, .random_weights = true}, "without a draft");
+  expect({.accept_simulated = 0.5, .random_weights = true}, "requires a draft");
   expect({.draft = "ngrams", .random_weights = true}, "ngrams");
 }
 

@@ -126,7 +126,7 @@ TEST_F(EncoderServer, BadInputsAreRefusedByName) {
   refuses(path, {{"input", "cat"}, {"encoding_format", "int8"}}, "encoding_format");
   refuses(path, {{"input", "cat"}, {"prompt_name", "other"}}, "no prompt 'other' (it has: query)");
   refuses("/v1/completions", {{"prompt", "cat"}}, "is an encoder and generates no text");
-  refuses("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "cat"}}}}}, "generates none");
+  refuses("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "cat"}}}}}, "generates no text");
   EXPECT_EQ(post(path, {{"model", "other"}, {"input", "cat"}}).status, 404);
   const std::string metrics = ask(server_->port(), "GET", "/metrics").body;
   EXPECT_NE(metrics.find("octet_prompt_tokens_total 144"), std::string::npos) << metrics;

@@ -100,7 +100,7 @@ TEST(Scores, WhatIsNotServedIsNamed) {
   EXPECT_NE(error({{"prompt", "B"}, {"prompt_logprobs", 21}}).find("prompt_logprobs is 21"), std::string::npos);
   EXPECT_NE(error({{"prompt", "B"}, {"prompt_logprobs", 1}, {"n", 2}}).find("n = 1"), std::string::npos);
   EXPECT_NE(error({{"prompt", "B"}, {"echo", true}, {"logprobs", 1}, {"n", 2}}).find("echo"), std::string::npos);
-  EXPECT_NE(error({{"prompt", "B"}, {"prompt_logprobs", 1}, {"stream", true}}).find("not in streams"),
+  EXPECT_NE(error({{"prompt", "B"}, {"prompt_logprobs", 1}, {"stream", true}}).find("not supported in streams"),
             std::string::npos);
   const Json long_prompt = std::vector<int>(30'000, 1);
   const std::string most = error({{"prompt", long_prompt}, {"prompt_logprobs", 20}});

@@ -142,7 +142,7 @@ TEST_F(ServerTest, WhatCannotBeServedIsNamed) {
       {R"({"prompt": "B", "length_penalty": 2})", "length_penalty"},
       {R"({"prompt": "B", "early_stopping": true})", "early_stopping"},
       {R"({"prompt": "B", "stream_options": {"include_usage": true}})", "requires stream"},
-      {R"({"prompt": ["B", "C"], "n": 9})", "more than 16 texts"},
+      {R"({"prompt": ["B", "C"], "n": 9})", "more than 16 completions"},
   };
   for (const auto& [body, message] : cases) {
     const Answer answer = ask("POST", "/v1/completions", body);
