@@ -28,7 +28,8 @@ TEST(TrustedProxies, TellWhomTheySpeakFor) {
 TEST(TrustedProxies, AreAddresses) {
   for (const char* text :
        {"", "proxy", "10.0.0.0/33", "10.0.0.0/", "10.0.0/8", "::1/129", "10.0.0.1/-1", "10.0.0.1/8x"})
-    EXPECT_NE(error_of([&] { TrustedProxies({text}); }).find("is not a proxy's address (want one"), std::string::npos) << text;
+    EXPECT_NE(error_of([&] { TrustedProxies({text}); }).find("is not a proxy's address (want one"), std::string::npos)
+        << text;
 }
 
 }  // namespace

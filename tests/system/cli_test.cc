@@ -285,7 +285,8 @@ TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
   const std::string words = " train.device=cpu train.dropout_masks=library train.steps=1";
   expect(0, train_words("out=a model.dropout=0.1" + words),
          "attention uses portable masks instead of the library's: a CPU");
-  EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("portable masks"), std::string::npos) << "no dropout";
+  EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("portable masks"), std::string::npos)
+      << "no dropout";
 }
 
 TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {

@@ -327,8 +327,8 @@ TEST(Resume, TheBestOfAnotherValidationSetIsForgotten) {
   testing::internal::CaptureStderr();
   const TrainResult other = train(config);
   expect_holds(testing::internal::GetCapturedStderr(),
-               fmt::format("the best validation loss so far, {:.4f} at step {}, was measured on ", first.run.best_metric,
-                           first.run.best_step));
+               fmt::format("the best validation loss so far, {:.4f} at step {}, was measured on ",
+                           first.run.best_metric, first.run.best_step));
   EXPECT_EQ(other.run.best_step, 40);
   EXPECT_EQ(other.run.best_metric, other.last_metric);
 }
