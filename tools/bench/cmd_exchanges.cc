@@ -40,8 +40,8 @@ void add_norm(std::byte* x, std::byte* z, std::byte* y, int64_t bytes, const cud
                                .weight = z,  // any numbers
                                .sum = z,
                                .y = y};
-  const cuda::NormPlan plan =
-      choose_norm({.rows = rows, .cols = kColumns, .dtype = DType::kBF16, .adds = true}, cuda::device_facts(0));
+  const cuda::NormPlan plan = choose(
+      cuda::NormDesc{.rows = rows, .cols = kColumns, .dtype = DType::kBF16, .adds = true}, cuda::device_facts(0));
   pads != nullptr ? launch_norm_rank_sum(call, plan, *pads, stream) : launch_norm(call, plan, stream);
 }
 
