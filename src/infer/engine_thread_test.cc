@@ -103,7 +103,10 @@ TEST(EngineThread, TheQueueIsBoundedAndItsRoomComesBack) {
   EXPECT_EQ(ask(engine).error_kind, ErrorKind::kQueueFull);
   gate.set_value();
   engine.drain();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(engine).finished, FinishReason::kStop), engine.drain();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(ask(engine).finished, FinishReason::kStop);
+    engine.drain();
+  }
   EXPECT_EQ(engine.stats().finished, 5);
   EXPECT_EQ(engine.stats().failed, 1);
 }
