@@ -46,8 +46,8 @@ Trained run_of(Executor& executor) {
   return run;
 }
 
-Trained cuda_run(const Setting& setting, const CudaOptions& options) {
-  return run_of(*make_cuda_executor(conformance::compiled_plan(setting, cuda_target()), options));
+Trained cuda_run(const Setting& setting, const CudaOptions& options, bool every_expert = false) {
+  return run_of(*make_cuda_executor(conformance::compiled_plan(setting, cuda_target(), every_expert), options));
 }
 
 // |a - b| and |b|, squared, of two tensors' 2-norms.
@@ -77,7 +77,7 @@ Bounds bounds_of(const Setting& setting, const Trained& expected) {
   if (std::string(setting.recipe) == "tf32") return {2.5e-3, 1.25e-2};
   Setting exact_setting = setting;
   exact_setting.recipe = "fp32", exact_setting.switched = false;
-  const Plan plan = conformance::compiled_plan(exact_setting, cuda_target());
+  const Plan plan = conformance::compiled_plan(exact_setting, cuda_target(), /*every_expert=*/true);
   const Trained exact = run_of(*make_interpreter(plan.program));
   Distance gradients;
   for (const auto& [name, bytes] : exact.gradients)
@@ -88,8 +88,8 @@ Bounds bounds_of(const Setting& setting, const Trained& expected) {
 class CudaTraining : public OnGpu, public testing::WithParamInterface<Setting> {};
 
 TEST_P(CudaTraining, FollowsTheInterpreter) {
-  const Plan plan = conformance::compiled_plan(GetParam(), cuda_target());
-  const Trained expected = run_of(*make_interpreter(plan.program)), actual = cuda_run(GetParam(), {});
+  const Plan plan = conformance::compiled_plan(GetParam(), cuda_target(), /*every_expert=*/true);
+  const Trained expected = run_of(*make_interpreter(plan.program)), actual = cuda_run(GetParam(), {}, true);
   const Bounds bounds = bounds_of(GetParam(), expected);
   double worst_loss = 0;
   ASSERT_EQ(actual.losses.size(), expected.losses.size());

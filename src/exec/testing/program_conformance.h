@@ -142,9 +142,12 @@ inline std::string setting_name(const Setting& setting) {
   return name + std::to_string(static_cast<int>(setting.recompute));
 }
 
-inline Plan compiled_plan(const Setting& setting, const Target& target) {
+// every_expert: a mixture's tokens go to all experts, so that no rounding sends one to others.
+inline Plan compiled_plan(const Setting& setting, const Target& target, bool every_expert = false) {
+  ModelConfig model = tiny::model(setting.architecture);
+  if (every_expert) model.experts.per_token = model.experts.count;
   CompileOptions options{.target = target, .recipe = parse_recipe(setting.recipe), .recompute = setting.recompute};
-  Program program = tiny::training_program(setting.architecture);
+  Program program = tiny::training_program(model);
   if (setting.switched) {  // in the order of the graph: q, k and v, and the three products of a linear, stand apart
     int64_t next = 0;
     for (const GemmReport& gemm : precision_report(program, options)) {
