@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 
 namespace octet {
 namespace {
@@ -244,8 +245,11 @@ std::unique_ptr<TensorSource> open_safetensors(const std::string& path, const st
   if (!is_folder(path)) return std::make_unique<TensorSource>(path);
   const std::string single = stem + ".safetensors", index = index_name(stem);
   const bool whole = path_exists(path + "/" + single);
-  check(whole || path_exists(path + "/" + index), ErrorCode::kNotFound, "{}: holds neither {} nor {}", path, single,
-        index);
+  const bool shards = path_exists(path + "/" + index);
+  check(whole || shards, ErrorCode::kNotFound, "{}: holds neither {} nor {}", path, single, index);
+  if (whole && shards)
+    log_warning("{} contains {} and {}: the first is read, as transformers does; delete the one that is not meant",
+                path, single, index);
   return std::make_unique<TensorSource>(path + "/" + (whole ? single : index));
 }
 

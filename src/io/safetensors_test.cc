@@ -273,6 +273,23 @@ TEST(SafetensorsFolder, ShardsRoundTripAndTheLayoutCanChange) {
   expect_contents(*open_safetensors(folder.path()));
 }
 
+TEST(SafetensorsFolder, TwoSetsOfWeightsAreTold) {
+  TempFolder folder;
+  SafetensorsFolderWriter sharded(folder.path(), some_tensors(), {{"format", "octet"}}, 40);
+  write_in_parts(sharded);
+  const std::string index = folder.file("model.safetensors.index.json"), kept = read_file(index);
+  SafetensorsFolderWriter single(folder.path(), some_tensors(), {{"format", "octet"}});
+  write_in_parts(single);
+  testing::internal::CaptureStderr();
+  expect_contents(*open_safetensors(folder.path()));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  write_file(index, kept);
+  testing::internal::CaptureStderr();
+  expect_contents(*open_safetensors(folder.path()));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("model.safetensors.index.json: the first is read"),
+            std::string::npos);
+}
+
 TEST(SafetensorsFolder, FullDiskLeavesThePreviousModel) {
   TempFolder folder;
   SafetensorsFolderWriter first(folder.path(), some_tensors(), {{"format", "octet"}}, 40);
