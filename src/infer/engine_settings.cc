@@ -55,7 +55,7 @@ SettingsTable settings_of(EngineOptions& o, const std::string& task) {
     t.add("prefix_cache", &o.prefix_cache, {.meaning = "reuse KV blocks of shared prefixes (default)"});
     t.add("draft", &o.draft,
           {.meaning = "speculation: ngram guesses tokens from the text so far, a smaller model of the same vocabulary "
-                      "writes them; the text stays what it is without"});
+                      "writes them; the output is unchanged"});
     t.add("draft_tokens", &o.draft_tokens,
           {.meaning = "the most tokens guessed in a step", .min = 1, .max = kMaxDraftTokens});
     t.add("draft_adaptive", &o.draft_adaptive,

@@ -14,8 +14,8 @@ namespace octet {
 
 struct NcclOptions {
   int device = 0;  // which of the usable ones, as CudaOptions::device
-  bool peer_memory =
-      true;  // GPUs of one machine exchange by each other's memory where they can (dist/cuda/peer_group.h)
+  // GPUs of one machine exchange by each other's memory where they can (dist/cuda/peer_group.h).
+  bool peer_memory = true;
   // Throws when a rank is known to be lost. Called every few milliseconds while the host waits for the device.
   std::function<void()> check = {};
 };
