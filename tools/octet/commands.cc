@@ -130,7 +130,7 @@ std::string model_folder(const std::string& path) {
 }
 
 std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe) {
-  const std::string folder = engine.random_weights && !path_exists(model) ? model : model_folder(model);
+  std::string folder = engine.random_weights && !path_exists(model) ? model : model_folder(model);
   if (path_exists(engine.draft)) engine.draft = model_folder(engine.draft);
   if (!recipe.empty() && engine.recipe.empty() && !engine.random_weights && !open_weights(folder)->recipe())
     engine.recipe = recipe;
