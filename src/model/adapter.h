@@ -1,0 +1,34 @@
+// What an adapter adds to a model: low-rank addends of linears, parameters trained whole, virtual tokens.
+//
+// The base's parameters keep their names and stay frozen. Of a LowRank called NAME the model gets the parameters
+// NAME.lora_a [rank, in], NAME.lora_b [out, rank] and, under DoRA, NAME.magnitude [out]; of stacked experts
+// [experts, rank, in] and [experts, out, rank]. Sources: Hu et al., LoRA (arXiv 2106.09685); Kalajdzievski, rsLoRA
+// (arXiv 2312.03732); Liu et al., DoRA (arXiv 2402.09353); the folders are those of PEFT.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+// y += scale * (x A^T) B^T for linears that read the same x.
+struct LowRank {
+  std::string name;                      // "layers.0.attn.q"; of a fused tensor "layers.0.attn.qkv"
+  std::vector<std::string> params = {};  // the base's weights, "layers.0.attn.q.weight": rows of B are theirs in order
+  int64_t rank = 0;                      // at least 1
+  double scale = 1;                      // alpha / rank, or alpha / sqrt(rank) of rsLoRA
+  bool dora = false;                     // W' = magnitude * (W + scale B A) / its rows' norms, which get no gradient
+};
+
+struct AdapterSpec {
+  std::vector<LowRank> low_rank = {};
+  double dropout = 0;                     // of x in front of A, in training
+  std::vector<std::string> trained = {};  // parameters of the base that are trained, and stored, whole
+  std::vector<int64_t> token_rows = {};   // rows of the embedding table that are trained, ascending
+  int64_t virtual_tokens = 0;             // rows of "prompt.weight" [virtual_tokens, hidden] in front of a sequence
+
+  bool empty() const { return low_rank.empty() && trained.empty() && token_rows.empty() && virtual_tokens == 0; }
+};
+
+}  // namespace octet
