@@ -72,7 +72,7 @@ class DevicesOfRanks : public testing::Test {
     return reinterpret_cast<cuda::DeviceRanks*>(&places_[static_cast<size_t>(rank)]);
   }
   RankDevices devices() {
-    return {.usable = 3, .make = [this](Communicator& ranks, int device, std::function<void()> check) {
+    return {.usable = 3, .make = [this](Communicator& ranks, int device, const std::function<void()>& check) {
               EXPECT_EQ(device, ranks.rank());
               const auto free = [this, check](cuda::DeviceRanks*) {
                 try {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "exec/executor.h"
 #include "ir/facts.h"
 #include "ir/plan.h"
@@ -66,7 +67,6 @@ NodeTime node_time(const Graph& graph, NodeId id, const std::string& kernel, int
 
 // Offsets of states and of a graph's inputs in one block each, every one aligned; `bytes` gets the block's size.
 std::vector<int64_t> state_offsets(const Program& program, int64_t alignment, int64_t& bytes);
-inline int64_t align_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // What the runners of one graph share, whatever the device: an array of steps whose kernels are chosen and whose
 // pointers are resolved, and what is known of each step afterwards. Binding is the only place that looks at the graph.

@@ -75,7 +75,7 @@ class PlanExecutor : public Executor {
 
   int64_t input_bytes(const GraphPlan& graph_plan, const Graph& graph) const {
     int64_t bytes = 0;
-    for (NodeId id : graph_plan.inputs) bytes += align_up(graph.node(id).results[0].bytes(), alignment_);
+    for (NodeId id : graph_plan.inputs) bytes += round_up(graph.node(id).results[0].bytes(), alignment_);
     return bytes;
   }
   int64_t input_bytes() const {  // of all graphs
@@ -89,10 +89,10 @@ class PlanExecutor : public Executor {
     PlanMemory memory{.arena = arena, .states = states_, .inputs = {}};
     for (size_t i = 0; i < states_.size(); ++i)
       if (const StateEntry& entry = plan_.program.states()[i]; entry.slots > slot)
-        memory.states[i] += slot * align_up(entry.type.bytes(), alignment_);
+        memory.states[i] += slot * round_up(entry.type.bytes(), alignment_);
     for (NodeId id : graph_plan.inputs) {
       memory.inputs.push_back(inputs);
-      inputs += align_up(graph.node(id).results[0].bytes(), alignment_);
+      inputs += round_up(graph.node(id).results[0].bytes(), alignment_);
     }
     return memory;
   }

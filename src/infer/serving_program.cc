@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "exec/executor.h"
 #include "passes/serving_graphs.h"
 
@@ -13,8 +14,6 @@ constexpr int64_t kSmallestMixed = 16;   // tokens
 constexpr int64_t kVerifiedRows = 256;   // of a step, the most that drafts add to
 constexpr int64_t kFewEntries = 1024;    // of adjust_logits: buckets for steps with few
 constexpr int64_t kManyEntries = 65536;  // and many adjusted logits
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 std::string gigabytes(int64_t bytes) {
   return bytes < 100'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "ir/facts.h"
 #include "passes/arena.h"
 #include "passes/storage.h"
@@ -15,15 +16,13 @@ namespace {
 
 int64_t alignment_of(const Target& target) { return std::max<int64_t>(target.buffer_alignment, 64); }
 
-int64_t align_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
-
 // The most that is kept for backward at one node.
 int64_t max_saved(const GraphStorage& storage, int32_t times, int64_t alignment) {
   std::vector<int64_t> change(static_cast<size_t>(times) + 1, 0);
   for (const Storage& s : storage.storages) {
     if (s.saved_last < 0) continue;
-    change[static_cast<size_t>(s.saved_first)] += align_up(s.bytes, alignment);
-    change[static_cast<size_t>(s.saved_last) + 1] -= align_up(s.bytes, alignment);
+    change[static_cast<size_t>(s.saved_first)] += round_up(s.bytes, alignment);
+    change[static_cast<size_t>(s.saved_last) + 1] -= round_up(s.bytes, alignment);
   }
   int64_t live = 0, most = 0;
   for (int64_t delta : change) most = std::max(most, live += delta);
@@ -200,7 +199,7 @@ class PlanWalk {
 }  // namespace
 
 int64_t arena_bytes_of(int64_t bytes, const Target& target) {
-  return std::max(align_up(bytes, alignment_of(target)), alignment_of(target));
+  return std::max(round_up(bytes, alignment_of(target)), alignment_of(target));
 }
 
 Plan plan_memory(Program program, const Target& target) {
@@ -210,7 +209,7 @@ Plan plan_memory(Program program, const Target& target) {
   for (const Graph& graph : program.graphs()) {
     GraphPlan graph_plan = plan_graph(program, graph, target);
     plan.arena_bytes = std::max(plan.arena_bytes, graph_plan.arena_bytes);
-    for (NodeId id : graph_plan.inputs) plan.input_bytes += align_up(graph.node(id).results[0].bytes(), alignment);
+    for (NodeId id : graph_plan.inputs) plan.input_bytes += round_up(graph.node(id).results[0].bytes(), alignment);
     plan.graphs.emplace(graph.name(), std::move(graph_plan));
   }
   for (const StateEntry& entry : program.states()) plan.state_bytes += slot_bytes(entry, alignment);

@@ -186,7 +186,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
   void bind_graphs(const CudaOptions& options) {
     int64_t output_bytes = 0;
     for (const auto& [name, graph_plan] : plan_.graphs)
-      output_bytes += align_up(cuda::GraphRunner::output_bytes(plan_.program.graph(name)), alignment_);
+      output_bytes += round_up(cuda::GraphRunner::output_bytes(plan_.program.graph(name)), alignment_);
     device_inputs_ = Memory(MemoryKind::kDevice, input_bytes(), "the inputs");
     host_inputs_ = Memory(MemoryKind::kPinned, input_bytes(), "staging of inputs");
     host_outputs_ = Memory(MemoryKind::kPinned, output_bytes, "staging of outputs");
@@ -199,7 +199,7 @@ class CudaExecutor final : private DeviceResources, public PlanExecutor<cuda::Gr
                                                .input_bytes = input_bytes(graph_plan, graph),
                                                .host_outputs = host_outputs_.data() + next_output};
       next_input += staging.input_bytes;
-      next_output += align_up(cuda::GraphRunner::output_bytes(graph), alignment_);
+      next_output += round_up(cuda::GraphRunner::output_bytes(graph), alignment_);
       for (int32_t slot = 0; slot < slots_of(plan_.program, graph); ++slot)
         runners_[{name, slot}] = std::make_unique<cuda::GraphRunner>(
             context_, wait_, plan_.program, graph, graph_plan,

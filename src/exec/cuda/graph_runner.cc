@@ -178,14 +178,14 @@ std::span<std::byte> GraphRunner::staged(Value output) const {
   for (const NamedValue& out : graph_.outputs()) {
     const auto bytes = graph_.type(out.value).bytes();
     if (out.value == output) return {staging_.host_outputs + offset, static_cast<size_t>(bytes)};
-    offset += align_up(bytes, 64);
+    offset += round_up(bytes, 64);
   }
   return {};
 }
 
 int64_t GraphRunner::output_bytes(const Graph& graph) {
   int64_t bytes = 0;
-  for (const NamedValue& out : graph.outputs()) bytes += align_up(graph.type(out.value).bytes(), 64);
+  for (const NamedValue& out : graph.outputs()) bytes += round_up(graph.type(out.value).bytes(), 64);
   return bytes;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "ir/facts.h"
 #include "ir/graph.h"
 #include "ir/scale_layout.h"
@@ -72,8 +73,6 @@ inline DType dtype_attr(const Node& node, std::string_view key) { return parse_d
 // Zero points of integer codes, where there are some: i8, one for every scale, groups of whole rows.
 void require_zero_points(const Graph& graph, const Node& node, std::string_view operand, const TensorType& codes,
                          ScaleLayout layout);
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline Cost no_cost(const Graph&, const Node&) { return {}; }
 // Every input read once, every result written once.

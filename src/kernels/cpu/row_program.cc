@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/threads.h"
 #include "kernels/cpu/simd.h"
 
@@ -17,8 +18,6 @@ constexpr int64_t kChunkElements = 8 * 1024;  // of the widest operand: enough w
 constexpr int64_t kMaxChunks = 64;            // each has its own partial results
 constexpr int64_t kTileBytes = 128 * 1024;    // all operands of a tile, to fit the L2 cache
 constexpr size_t kMaxOperands = 16;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 bool is_partial(OperandMapping follow) {
   return follow == OperandMapping::kSum || follow == OperandMapping::kMax || follow == OperandMapping::kAmax;

@@ -3,6 +3,7 @@
 // Packed A: panels of 32 rows; per 32 of depth and part two tiles [16 rows][32 k]. Packed B: panels of 32 columns; per
 // 32 of depth and part two tiles [16 pairs of k][16 columns][2]. Operands in bf16 have one part. Float32 ones have
 // three whose sum they are: 8 bits of the mantissa each.
+#include "base/integers.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/matmul/gemm.h"
 
@@ -19,8 +20,6 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileDepth = 32, kPanel = 32;
 constexpr int64_t kTile = kTileRows * kTileDepth;  // elements, 1 KiB
 constexpr int64_t kMaxRun = 512;                   // of a stored row that is loaded at once
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // As simd::transpose, by unpacking instructions: 1.40 instead of 1.57 ms for FP8 of 512 x 1024 x 1024 on one core.
 void transpose_16x16(__m512i r[16]) {

@@ -7,6 +7,7 @@
 
 #include "base/codec.h"
 #include "base/error.h"
+#include "base/integers.h"
 #include "base/threads.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/simd.h"
@@ -21,8 +22,6 @@ constexpr int64_t kDepthInTurn = 512;  // packed at once where the depth is more
 constexpr int64_t kTilePadding = 16;   // floats between tile rows: avoids cache set conflicts in columns
 constexpr int64_t kScratchPerThread = kRoomOfA + kRoomOfB + kBlockM * (kBlockN + kTilePadding) * 4;
 static_assert(kScratchPerThread <= kWorkspacePerThread);
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 struct Blocks {
   int64_t m = kBlockM, n = kBlockN;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/integers.h"
+
 namespace octet::cuda {
 namespace {
 
@@ -19,8 +21,7 @@ constexpr int64_t kMaxUnits = 8192;           // atomic adds on the scheduler's 
 constexpr int64_t kThreadsOfMultiRow = 1024;  // of an SM, by the registers of norm_multi_row_persistent_kernel
 constexpr int64_t kColsOfGradientSm = 12288;  // norm_gradient_persistent_kernel: 768 threads of two groups
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int whole_warps(int64_t threads) { return static_cast<int>(divide_up(threads, 32) * 32); }
+int whole_warps(int64_t threads) { return static_cast<int>(ceil_div(threads, 32) * 32); }
 
 int64_t row_bytes(const NormDesc& desc, int operands) { return operands * desc.cols * dtype_bytes(desc.dtype); }
 
@@ -30,13 +31,13 @@ NormPlan block_per_row(const NormDesc& desc, const DeviceFacts& device) {
   const int held = groups <= kThreadsPerBlock && (desc.rows <= few || groups <= 128) ? 1 : 2;
   return {.kernel = NormKernel::kBlockPerRow,
           .grid = desc.rows,
-          .threads = whole_warps(divide_up(groups, held)),
+          .threads = whole_warps(ceil_div(groups, held)),
           .groups = held};
 }
 
 NormPlan warp_per_row(const NormDesc& desc) {
   return {.kernel = NormKernel::kWarpPerRow,
-          .grid = divide_up(desc.rows, kWarpRows),
+          .grid = ceil_div(desc.rows, kWarpRows),
           .threads = 32 * kWarpRows,
           .groups = desc.cols <= 32 * kGroup ? 1 : 2};
 }
@@ -82,7 +83,7 @@ std::optional<NormPlan> multi_row_persistent(const NormDesc& desc, const DeviceF
 // Three or four groups a thread, whichever leaves fewer threads idle.
 std::optional<NormPlan> row_persistent(const NormDesc& desc, const DeviceFacts& device) {
   const int64_t groups = desc.cols / kGroup;
-  const int by_3 = whole_warps(divide_up(groups, 3)), by_4 = whole_warps(divide_up(groups, 4));
+  const int by_3 = whole_warps(ceil_div(groups, 3)), by_4 = whole_warps(ceil_div(groups, 4));
   const int held = by_3 * 3 < by_4 * 4 && by_3 <= kRingThreads ? 3 : 4, threads = held == 3 ? by_3 : by_4;
   const int64_t blocks = kRingThreads / threads;  // of an SM
   if (desc.rows < kMinRowsPerBlock * blocks * device.sm_count) return std::nullopt;
@@ -99,7 +100,7 @@ std::optional<NormPlan> row_persistent(const NormDesc& desc, const DeviceFacts& 
 NormGradientPlan gradient_by_teams(const NormDesc& desc, int blocks) {
   const int groups = desc.cols <= kTeamWarps * 32 * kGroup ? 1 : 2, rows = 2 / groups;  // rows of a turn
   const int64_t stage = rows * row_bytes(desc, desc.adds ? 3 : 2);
-  const int threads = whole_warps(divide_up(desc.cols, groups * kGroup)),
+  const int threads = whole_warps(ceil_div(desc.cols, groups * kGroup)),
             teams = std::min(kRingThreads / threads, kMaxTeams);
   const int64_t stages = std::clamp<int64_t>(kRingBytes / (teams * stage), 2, kMaxStages);
   return {.kernel = NormGradientKernel::kTeams,
@@ -121,7 +122,7 @@ NormGradientPlan gradient_row_persistent(const NormDesc& desc, int blocks, int64
   const int64_t stages = std::clamp<int64_t>((room - kept) / stage, 1, kMaxStages);
   return {.kernel = NormGradientKernel::kRowPersistent,
           .blocks = blocks,
-          .threads = whole_warps(divide_up(groups, held)),
+          .threads = whole_warps(ceil_div(groups, held)),
           .groups = held,
           .stages = static_cast<int>(stages),
           .shared_weights = shared_weights,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/integers.h"
+
 namespace octet::cuda {
 namespace {
 
@@ -12,12 +14,10 @@ constexpr int64_t kMaxThreads = 1024;  // of a block
 // they can use, for the shortest time; more rows as few as keep enough bytes in flight.
 constexpr int64_t kFewRows = 264;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 PerRowPlan choose_quantize_per_row(int64_t rows, int64_t cols, bool vector) {
-  const int64_t groups = divide_up(cols, kRowGroup);
+  const int64_t groups = ceil_div(cols, kRowGroup);
   PerRowPlan plan{.vector = vector};
   if (vector) {
     if (groups > kMaxThreads && groups <= kMaxThreads * kMaxRowBlocks && rows * kMaxRowBlocks <= kFewRows) {
@@ -27,17 +27,17 @@ PerRowPlan choose_quantize_per_row(int64_t rows, int64_t cols, bool vector) {
     }
   }
   plan.grid = rows * plan.cluster;
-  const int64_t threads = divide_up(divide_up(groups, int64_t{plan.held} * plan.cluster), 32) * 32;
+  const int64_t threads = ceil_div(ceil_div(groups, int64_t{plan.held} * plan.cluster), 32) * 32;
   plan.threads = static_cast<int>(std::min(threads, kMaxThreads));
   return plan;
 }
 
 QuantizePlan choose_quantize(const QuantizeDesc& desc) {
-  QuantizePlan plan{.across = divide_up(desc.cols, kQuantizeTile)};
-  plan.grid = divide_up(desc.rows, kQuantizeTile) * plan.across;
+  QuantizePlan plan{.across = ceil_div(desc.cols, kQuantizeTile)};
+  plan.grid = ceil_div(desc.rows, kQuantizeTile) * plan.across;
   if (desc.grouping == ScaleLayout::kTensor && !desc.transposed) {
     plan.kernel = QuantizeKernel::kStream;
-    plan.grid = divide_up(desc.rows * desc.cols, int64_t{kStreamThreads} * kStreamRuns * kStreamRun);
+    plan.grid = ceil_div(desc.rows * desc.cols, int64_t{kStreamThreads} * kStreamRuns * kStreamRun);
   }
   if (desc.grouping == ScaleLayout::kRow) {
     plan.kernel = QuantizeKernel::kPerRow;
