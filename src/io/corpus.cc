@@ -297,7 +297,7 @@ std::optional<DatasetInfo> find_dataset_info(const std::string& prefix) {
 
 std::shared_ptr<const TokenDataset> open_prepared_set(const std::string& prefix, int64_t vocab_size) {
   const std::optional<DatasetInfo> info = find_dataset_info(prefix);
-  const auto set = TokenDataset::open(prefix, vocab_size, info ? info->begin_id.value_or(-1) : -1);
+  auto set = TokenDataset::open(prefix, vocab_size, info ? info->begin_id.value_or(-1) : -1);
   if (!info) return set;
   const auto recorded = std::ranges::find_if(info->splits, [&](const SplitInfo& split) {
     return set->prefix() == info->base + (split.name == "all" ? "" : "_" + split.name);
