@@ -1,4 +1,5 @@
-# octet_room([LIBS external targets...] [OPTIONS flags...] [EXCLUDE regex] [TEST_LABEL label] [TEST_DEPS rooms...])
+# octet_room([LIBS external targets...] [OPTIONS flags...] [EXCLUDE regex] [TEST_LABEL label] [TEST_DEPS rooms...]
+#            [UNITY [ALONE sources...]])
 #
 # Makes the static library of the calling folder, src/ROOM: octet_ROOM (kernels/cpu: octet_kernels_cpu) of every *.cc in
 # it and below (and *.cu where OCTET_CUDA is on) whose path does not match EXCLUDE, except
@@ -7,7 +8,8 @@
 #   *_fuzz.cc   libFuzzer, octet_fuzz.cmake
 #   testing/, *cases.cc  what tests share: the library octet_ROOM_testing, built and linked for tests and benchmarks only
 # It links the rooms that cmake/rooms.txt lets it include: the link graph is the layer rule. TEST_DEPS are what its tests
-# need besides.
+# need besides. UNITY: with OCTET_UNITY the sources are compiled in batches that read their headers once, but for those
+# ALONE, whose own names others have too.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/rooms.txt)
 file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/rooms.txt _rooms REGEX "^[a-z]")
 foreach(_line ${_rooms})
@@ -66,7 +68,7 @@ function(octet_test_program target label)
 endfunction()
 
 function(octet_room)
-  cmake_parse_arguments(A "" "EXCLUDE;TEST_LABEL" "LIBS;OPTIONS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(A "UNITY" "EXCLUDE;TEST_LABEL" "LIBS;OPTIONS;TEST_DEPS;ALONE" ${ARGN})
   file(RELATIVE_PATH room ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
   string(REPLACE "/" "_" name ${room})
   set(deps ${OCTET_DEPS_${room}})
@@ -99,6 +101,11 @@ function(octet_room)
     add_library(octet_${name} STATIC ${sources})
     target_link_libraries(octet_${name} PUBLIC ${deps} fmt::fmt PRIVATE octet_flags ${A_LIBS})
     target_compile_options(octet_${name} PRIVATE ${A_OPTIONS})
+    if(A_UNITY AND OCTET_UNITY)
+      set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+      set_source_files_properties(${A_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      target_compile_options(octet_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    endif()
   else()
     add_library(octet_${name} INTERFACE)
     target_link_libraries(octet_${name} INTERFACE ${deps} fmt::fmt)

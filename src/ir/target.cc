@@ -175,7 +175,8 @@ Target read_target(const std::string& path) {
   std::vector<std::pair<int, std::string>> lines;  // with their numbers
   for (std::string line; std::getline(text, line);) lines.emplace_back(static_cast<int>(lines.size()) + 1, line);
   // The device first, wherever it stands: other keys change its traits.
-  std::ranges::stable_partition(lines, [](const auto& line) { return trim(line.second).starts_with("device"); });
+  std::stable_partition(lines.begin(), lines.end(),
+                        [](const auto& line) { return trim(line.second).starts_with("device"); });
   Target target;
   for (const auto& [number, line] : lines) {
     try {
