@@ -106,9 +106,12 @@ struct GenerationRequest {
   double length_penalty = 1;  // of beams: a text's score is the sum of its log-probabilities / length^length_penalty
   EarlyStopping early_stopping = EarlyStopping::kNo;
   int64_t logprobs = -1;  // -1: none; k: of the sampled token and the k most likely (at most 20)
-  // As logprobs, of every token of the prompt but the first; for n = 1. The prompt is computed without the prefix
-  // cache, in chunks of as many tokens as a step has rows to sample (max_sequences, less the texts that decode).
+  // As logprobs, of the prompt's tokens from prompt_logprobs_from on (the first has none); for n = 1. Tokens in front
+  // of these come from the prefix cache where it has them; these are computed in chunks of as many tokens as a step has
+  // rows to sample (max_sequences, less the texts that decode). With max_tokens 0 the last token is scored and not
+  // computed, so the prompt may have one token more than the context.
   int64_t prompt_logprobs = -1;
+  int64_t prompt_logprobs_from = 1;
   std::vector<std::string> stop = {};  // stop strings, or special tokens by their text; not part of the output,
   bool include_stop = false;           // unless this is set
   std::vector<int32_t> stop_ids = {};  // stop tokens; not part of the output

@@ -21,10 +21,12 @@ void EngineLoop::collect(bool ahead) {
   candidates_.clear();
   for (size_t row = 0; row < in_flight_.rows.size();) {
     const SampleBuilder::Row& first = in_flight_.rows[row];
-    if (first.target >= 0)
+    if (first.target >= 0) {
       postprocess_.append_prompt_token(*first.sequence, first.target, output, row++);
-    else
+      if (first.ends) sampled_.push_back({.id = first.sequence->id, .token = first.target});
+    } else {
       row = first.beams > 0 ? collect_beams(output, row) : collect_text(output, row);
+    }
   }
   scheduler_.commit(in_flight_.step, sampled_);
   committed_step_ = in_flight_.step;

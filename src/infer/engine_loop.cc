@@ -80,15 +80,16 @@ EngineLoop::~EngineLoop() { stop(); }
 void EngineLoop::admit(Request& request) {
   const GenerationRequest& asked = request.asked;
   request.salt = salts_.number_of(asked.cache_salt);
-  SequenceParams params{
-      .prompt = std::move(request.prompt),
-      .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
-      .n = std::ssize(request.sequences),
-      .priority = asked.priority,
-      .salt = request.salt,
-      .adjusted = request.adjusted,
-      .max_adjusted = request.max_adjusted,
-      .reuse_prefix = asked.prompt_logprobs<0, .score_prompt = asked.prompt_logprobs >= 0, .beams = asked.beams> 0};
+  SequenceParams params{.prompt = std::move(request.prompt),
+                        .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
+                        .n = std::ssize(request.sequences),
+                        .priority = asked.priority,
+                        .salt = request.salt,
+                        .adjusted = request.adjusted,
+                        .max_adjusted = request.max_adjusted,
+                        .score_from = asked.prompt_logprobs >= 0 ? asked.prompt_logprobs_from : 0,
+                        .scores_only = request.last >= 0,
+                        .beams = asked.beams > 0};
   if (asked.timeout_seconds > 0) params.deadline = request.submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -148,7 +149,10 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
       for (int32_t i = 0; i < entry.scores; ++i)
         planned_.rows.push_back({&sequence, entry.slot, targets[static_cast<size_t>(i)]});
     }
-    for (int32_t i = 0; entry.samples && i <= entry.drafts; ++i)
+    const int32_t last = sequence.request->last;
+    if (entry.samples && last >= 0)
+      planned_.rows.push_back({.sequence = &sequence, .slot = entry.slot, .target = last, .ends = true});
+    for (int32_t i = 0; entry.samples && last < 0 && i <= entry.drafts; ++i)
       planned_.rows.push_back({.sequence = &sequence,
                                .slot = entry.slot,
                                .ahead = i,

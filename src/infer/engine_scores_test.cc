@@ -25,15 +25,18 @@ Scores read(GenerationStream& stream) {
 
 void expect_scores(const Scores& scores, const GenerationRequest& request, const RunnerLimits& limits) {
   const std::vector<int32_t>& prompt = request.prompt_ids;
+  const auto from = static_cast<size_t>(request.prompt_logprobs_from);
   EXPECT_EQ(scores.last.error, "");
-  ASSERT_EQ(scores.logprobs.size(), prompt.size() - 1);
-  ASSERT_EQ(scores.top.size(), prompt.size() - 1);
+  ASSERT_EQ(scores.logprobs.size(), prompt.size() - from);
+  ASSERT_EQ(scores.top.size(), prompt.size() - from);
   uint64_t hash = 0;
   for (size_t i = 0; i + 1 < prompt.size(); ++i) {
     hash = fake_hash(hash, prompt[i]);
-    EXPECT_EQ(scores.logprobs[i].id, prompt[i + 1]);
-    EXPECT_EQ(scores.logprobs[i].logprob, fake_logprob(hash, limits.vocab, prompt[i + 1])) << "token " << i + 1;
-    EXPECT_EQ(static_cast<int64_t>(scores.top[i].size()), request.prompt_logprobs);
+    if (i + 1 < from) continue;
+    const TokenLogprob& score = scores.logprobs[i + 1 - from];
+    EXPECT_EQ(score.id, prompt[i + 1]);
+    EXPECT_EQ(score.logprob, fake_logprob(hash, limits.vocab, prompt[i + 1])) << "token " << i + 1;
+    EXPECT_EQ(static_cast<int64_t>(scores.top[i + 1 - from].size()), request.prompt_logprobs);
   }
   EXPECT_EQ(scores.ids, request.max_tokens == 0 ? std::vector<int32_t>() : alone(request, 0, limits).ids);
 }
@@ -62,6 +65,9 @@ TEST_P(EngineScores, AreThoseOfEachPromptAlone) {
     request.n = 1;
     if (i % 2 == 0) request.prompt_logprobs = static_cast<int64_t>(i % 3);
     if (i % 4 == 0) request.max_tokens = request.min_tokens = 0;
+    if (i % 3 == 0)
+      request.prompt_logprobs_from =
+          std::max<int64_t>(std::ssize(request.prompt_ids) - 1 - static_cast<int64_t>(i % 5), 1);
     requests.push_back(request);
     streams.push_back(engine->submit(request));
   }
@@ -112,6 +118,44 @@ TEST(EngineScoring, DoesNotTakeACachedPrefix) {
   EXPECT_EQ(engine->stats().cached_tokens, 32) << "the last request took them";
 }
 
+// Continuations of one context: it is computed once, whole blocks of it, also while all of them run.
+TEST(EngineScoring, TakesTheContextFromTheCache) {
+  FakeOptions fake{.limits = fake_limits()};
+  std::promise<void> all_submitted;
+  fake.start = all_submitted.get_future().share();
+  auto engine = test_engine(fake);
+  std::vector<GenerationRequest> requests;
+  std::vector<GenerationStream> streams;
+  for (int32_t i = 0; i < 4; ++i) {
+    GenerationRequest request{.prompt_ids = some_ids(33, 5), .max_tokens = 0, .prompt_logprobs = 1};
+    request.prompt_logprobs_from = 33;
+    for (int32_t k = 0; k <= i; ++k) request.prompt_ids.push_back(7 + i + k);
+    streams.push_back(engine->submit(request));
+    requests.push_back(std::move(request));
+  }
+  all_submitted.set_value();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    expect_scores(read(streams[i]), requests[i], fake.limits);
+    EXPECT_EQ(streams[i].times().cached_tokens, i == 0 ? 0 : 32);
+  }
+}
+
+// The last token is scored only, so a prompt may have one token more than the context.
+TEST(EngineScoring, ScoresATokenBehindAFullContext) {
+  FakeOptions fake{.limits = fake_limits()};
+  auto engine = test_engine(fake);
+  GenerationRequest request{.prompt_ids = some_ids(65, 3), .max_tokens = 0, .prompt_logprobs = 0};
+  for (const int64_t from : {1, 60, 64}) {
+    request.prompt_logprobs_from = from;
+    GenerationStream stream = engine->submit(request);
+    const Scores scores = read(stream);
+    expect_scores(scores, request, fake.limits);
+    EXPECT_EQ(scores.last.finished, FinishReason::kLength);
+    engine->drain();
+    EXPECT_EQ(stream.times().cached_tokens, from == 1 ? 0 : (from - 1) / 4 * 4);
+  }
+}
+
 TEST(EngineScoring, EndsByLengthWithoutATokenAndSaysWhatItRefuses) {
   auto engine = test_engine({.limits = fake_limits()});
   GenerationRequest request{.prompt_ids = {5}, .max_tokens = 0, .prompt_logprobs = 2};
@@ -126,8 +170,14 @@ TEST(EngineScoring, EndsByLengthWithoutATokenAndSaysWhatItRefuses) {
     EXPECT_NE(scores.last.error.find(message), std::string::npos) << scores.last.error;
     EXPECT_EQ(scores.last.error_kind, kind);
   };
+  request.prompt_ids = some_ids(66, 1);
+  refused("66 tokens and the context is 64", ErrorKind::kTooLong);
   request.prompt_ids = some_ids(64, 1);
+  request.max_tokens = 1;
   refused("64 tokens and the context is 64", ErrorKind::kTooLong);
+  request.prompt_logprobs_from = 64;
+  refused("prompt_logprobs_from: 64 (want 1 .. 63", ErrorKind::kInvalid);
+  request.prompt_logprobs_from = 1;
   request.prompt_ids = {5};
   request.n = 2;
   refused("n = 2", ErrorKind::kInvalid);

@@ -97,13 +97,23 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   request->prompt = prompt_of(asked, model);
   const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
   request->computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
-  if (tokens > model.context || (tokens == model.context && request->computes))
+  const bool scores = asked.prompt_logprobs >= 0;
+  check(!scores || (asked.prompt_logprobs_from >= 1 && asked.prompt_logprobs_from <= std::max<int64_t>(tokens - 1, 1)),
+        ErrorCode::kInvalidArgument, "prompt_logprobs_from: {} (want 1 .. {}: a token of the prompt behind the first)",
+        asked.prompt_logprobs_from, std::max<int64_t>(tokens - 1, 1));
+  const bool only = scores && asked.max_tokens == 0 && tokens > 1;
+  const int64_t room = model.context + (only ? 1 : 0) - tokens;  // for what is computed behind the prompt
+  if (room < 0 || (room == 0 && request->computes && !only))
     throw RequestError(
         ErrorKind::kTooLong,
         fmt::format("the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context",
                     tokens, model.context));
   if (const Tokenizer* tokenizer = model.tokenizer)
     request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
+  if (only) {
+    request->last = request->prompt.back();
+    request->prompt.pop_back();
+  }
   request->end_ids = asked.stop_ids;
   if (!asked.ignore_eos) request->end_ids.insert(request->end_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   // A special token has no text that a stop string is looked for in.
@@ -132,6 +142,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
     request->adjusted = counts.entries();
     request->max_adjusted = counts.grows() ? model.vocab : counts.entries();
   }
+  if (only) request->adjusted = request->max_adjusted = 1;  // as the row of any score
   request->sequences.resize(static_cast<size_t>(std::max(asked.n, asked.beams)));
   for (size_t i = 0; i < request->sequences.size(); ++i) {
     RequestText& sequence = request->sequences[i];

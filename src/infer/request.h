@@ -72,6 +72,7 @@ struct Request {
   GenerationRequest asked;
   std::vector<int32_t> prompt = {};  // moved to the scheduler when it admits the request
   int64_t prompt_tokens = 0;
+  int32_t last = -1;  // of a prompt that is only scored: its last token, no longer in `prompt`; -1: none
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
   std::vector<std::pair<int32_t, std::string>> stop_tokens = {};  // of end_ids: special tokens that are stop strings
   bool computes = true;                                           // false: its texts end as they begin

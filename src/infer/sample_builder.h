@@ -27,6 +27,7 @@ class SampleBuilder {
     RequestText* sequence;
     int32_t slot;
     int32_t target = -1;  // >= 0: the log-probability of this token is wanted, nothing is sampled
+    bool ends = false;    // the target is the last token of a prompt that is scored only
     int32_t ahead = 0;    // drafts of the sequence in front of this row, which are the `draft` of the rows before
     int32_t beams = 0;    // > 0: of a search, whose rows follow one another; nothing is sampled
     int32_t draft = -1;   // the one that this row's token is compared with; the next row is right where they are equal

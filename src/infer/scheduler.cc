@@ -37,7 +37,7 @@ std::span<const int32_t> Scheduler::tokens(SequenceId id) const { return find(id
 // -------------------------------------------------------------------------------------------------------
 
 int64_t Scheduler::output_limit(const SequenceParams& params, int64_t prompt_length) const {
-  return std::min(params.max_tokens, options_.context_length - prompt_length);
+  return std::min(params.max_tokens, options_.context_length + (params.scores_only ? 1 : 0) - prompt_length);
 }
 
 // Blocks a request needs at its maximum length: `own` for each of its n sequences, `shared` once.
@@ -52,9 +52,10 @@ void Scheduler::request_blocks(int64_t prompt_length, int64_t limit, int64_t n, 
 
 Refusal Scheduler::refuse_size(const SequenceParams& params, std::string& message) const {
   const auto prompt = static_cast<int64_t>(params.prompt.size());
-  if (prompt >= options_.context_length) {
+  const int64_t most = options_.context_length - (params.scores_only ? 0 : 1);
+  if (prompt > most) {
     message = fmt::format("the prompt has {} tokens and the context {}: shorten the prompt to at most {} tokens",
-                          prompt, options_.context_length, options_.context_length - 1);
+                          prompt, options_.context_length, most);
     return Refusal::kTooLong;
   }
   // Sequences that can be preempted only need to fit one at a time, beams all at once.
@@ -88,18 +89,18 @@ Refusal Scheduler::refuse_adjusted(const SequenceParams& params, std::string& me
 }
 
 Refusal Scheduler::refuse(const SequenceParams& params, double now, std::string& message) const {
-  const bool scores_alone = !params.score_prompt || (params.n == 1 && !params.reuse_prefix);
+  const bool scores_alone = params.score_from == 0 || params.n == 1;
   if (params.prompt.empty() || params.max_tokens < 1 || params.n < 1 || params.n > options_.max_sequences ||
       !scores_alone) {
     message = fmt::format("prompt of {} tokens (want >= 1), max_tokens {} (want >= 1), n {} (want 1..{}{})",
                           params.prompt.size(), params.max_tokens, params.n, options_.max_sequences,
-                          scores_alone ? "" : "; 1, without reuse_prefix, for prompt_logprobs");
+                          scores_alone ? "" : "; 1 for prompt_logprobs");
     return Refusal::kInvalid;
   }
   const int64_t together = std::min(options_.token_budget, options_.max_logit_rows);
-  if (params.beams && (params.n > together || params.score_prompt)) {
+  if (params.beams && (params.n > together || params.score_from > 0)) {
     message = fmt::format("{} beams{}: want at most {}, and no prompt_logprobs", params.n,
-                          params.score_prompt ? " and a scored prompt" : "", together);
+                          params.score_from > 0 ? " and a scored prompt" : "", together);
     return Refusal::kInvalid;
   }
   if (const Refusal refusal = refuse_size(params, message); refusal != Refusal::kNone) return refusal;
@@ -147,6 +148,7 @@ Submitted Scheduler::submit(SequenceParams params, double now) {
     s = SequenceRecord{.params = params, .id = next_id_++, .family = submitted.id, .state = State::kSibling};
     s.prompt_length = static_cast<int64_t>(prompt.size());
     s.limit = output_limit(params, s.prompt_length);
+    s.scored = std::max<int64_t>(params.score_from - 1, 0);
     s.fork_at = s.prompt_length - 1;
     s.adjusted = params.adjusted;
     tokens.assign(prompt.begin(), prompt.end());

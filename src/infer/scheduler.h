@@ -84,9 +84,11 @@ struct SequenceParams {
   // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
   bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
-  // Logits of every prompt token are wanted once: each is a row, and an adjusted logit, of a step. For n = 1, without
-  // reuse_prefix.
-  bool score_prompt = false;
+  // > 0: of the prompt's tokens from this one on scores are wanted, so logits of the token before each, once: each is a
+  // row, and an adjusted logit, of a step. For n = 1.
+  int64_t score_from = 0;
+  // With max_tokens 1: what is sampled is never computed, so the prompt may fill the context.
+  bool scores_only = false;
   bool beams = false;  // the n sequences are the beams of one search
 };
 
@@ -194,7 +196,7 @@ class Scheduler {
     std::vector<int32_t> tokens;
     int64_t prompt_length = 0, limit = 0;
     int64_t computed = 0, sampled = 0;  // see the invariants
-    int64_t scored = 0;                 // score_prompt: prompt tokens whose rows are planned
+    int64_t scored = 0;                 // score_from: prompt tokens whose rows are planned, or not wanted
     int64_t fork_at = 0;                // tokens that it computes for its siblings too
     int64_t furthest = 0;               // the largest `computed` so far: tokens below it are recomputed
     int64_t adjusted = 0;               // logits, for the next token after those delivered

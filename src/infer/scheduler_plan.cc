@@ -22,7 +22,7 @@ int64_t Scheduler::adjusted_logits(const SequenceRecord& s) const {
 // Tokens it can compute with the rows that are left, one kept for each decode; with one at least, so that the first
 // sequence always proceeds. A token costs a row but where its row was planned before a preemption.
 int64_t Scheduler::scorable(const SequenceRecord& s, const PlannedStep& planned) const {
-  if (!s.params.score_prompt || s.scored >= s.prompt_length - 1) return remaining(s);
+  if (s.params.score_from == 0 || s.scored >= s.prompt_length - 1) return remaining(s);
   const int64_t least = std::min({planned.rows_left, planned.adjusted_left, int64_t{1}});
   const int64_t rows = std::min(planned.rows_left - planned.decodes_ahead, planned.adjusted_left - adjusted_logits(s));
   return std::max<int64_t>(s.scored - s.computed, 0) + std::max(rows, least);
@@ -147,7 +147,7 @@ void Scheduler::plan_chunk(size_t position, PlannedStep& planned) {
   int64_t count = std::min({left, planned.tokens_left - planned.decodes_ahead, scorable(s, planned)});
   if (count == left && s.siblings.empty() && !beam && !may_sample(s, planned)) --count;
   const int64_t whole = count < left ? whole_blocks(count) : count;
-  if (whole > 0 || !s.params.score_prompt) count = whole;  // a step may have fewer rows than a block has tokens
+  if (whole > 0 || s.params.score_from == 0) count = whole;  // a step may have fewer rows than a block has tokens
   if (count <= 0 || !make_room(position, std::min(left, block_size), planned)) return;
   if (const int64_t room = blocks_.room(s.table, count); room < count) count = whole_blocks(room);
   if (count > 0) plan_tokens(record, count, planned);
@@ -204,7 +204,7 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned,
   else if (s.computed < static_cast<int64_t>(s.tokens.size()))
     entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
-  if (s.params.score_prompt) plan_scores(s, entry, planned);
+  if (s.params.score_from > 0) plan_scores(s, entry, planned);
   (count == 1 ? plan.sequences : planned.chunks).push_back(entry);
   (count == 1 ? planned.records : planned.chunk_records).push_back(record);
   const int64_t block_size = blocks_.options().block_size;
@@ -327,8 +327,10 @@ bool Scheduler::fits_now(const SequenceRecord& s, const PlannedStep& planned) co
 void Scheduler::open_table(SequenceRecord& s) {
   s.table = blocks_.create(s.params.adapter, s.params.salt);
   const std::span tokens(s.tokens);  // of beams not beyond what all have in common
-  const auto most = static_cast<size_t>(s.siblings.empty() ? std::ssize(tokens) : s.fork_at + 1);
-  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, tokens.first(most)) : 0;
+  int64_t most = s.siblings.empty() ? std::ssize(tokens) : s.fork_at + 1;
+  if (s.params.score_from > 0 && s.scored < s.prompt_length - 1)
+    most = s.scored + 1;  // rows need their tokens computed
+  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, tokens.first(static_cast<size_t>(most))) : 0;
 }
 
 void Scheduler::start(int32_t record) {

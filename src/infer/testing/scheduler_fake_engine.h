@@ -208,7 +208,7 @@ class FakeEngine {
       require(std::ranges::count(plan.preempted, s.id) == 0, "preempted and planned in one step");
       require(s.count >= 1 && s.slot >= 0 && s.slot < o.max_sequences, "count or slot out of range");
       require(s.samples || s.count == 1 || (s.first_position + s.count) % blocks_.options().block_size == 0 ||
-                  params.n > 1 || params.score_prompt || params.beams,
+                  params.n > 1 || params.score_from > 0 || params.beams,
               "a chunk that is not the last is not whole blocks");
     }
     for (size_t i = 0; i < plan.sequences.size(); ++i) {

@@ -92,7 +92,7 @@ inline int64_t run_everything(uint64_t seed, int64_t requests, bool drafting, bo
       r.params.beams = random.below(6) == 0;
       if (r.params.beams) r.params.n = 1 + static_cast<int64_t>(random.below(5));
       if (r.params.n == 1 && !r.params.beams && random.below(7) == 0)
-        r.params.score_prompt = true, r.params.reuse_prefix = false;
+        r.params.score_from = 1 + static_cast<int64_t>(random.below(r.params.prompt.size()));
       r.params.priority = static_cast<int32_t>(random.below(4)) - 1;
       r.params.adapter = random.below(5) == 0;
       if (random.below(3) == 0) r.params.adjusted = 30, r.params.max_adjusted = r.params.beams ? 30 : 60;
