@@ -66,7 +66,8 @@ struct TextOptions {
   std::string
       prompt_key;  // of JSON lines: a text before it, in the same document, whose tokens are no targets; "" none
   Utf8Policy utf8 = Utf8Policy::kKeep;
-  bool skip_bad_lines = false;  // skip and count lines of damaged JSON or without the key
+  bool skip_bad_lines = false;              // skip and count lines of damaged JSON or without the key
+  int64_t longest_line = int64_t{1} << 30;  // bytes of JSON; a longer one is an error
 };
 
 class TokenDataset;

@@ -141,9 +141,8 @@ std::unique_ptr<ByteSource> open_source(const CorpusFile& file) {
 }
 
 constexpr size_t kReadBytes = 256 << 10;
-constexpr size_t kLongestUncut = 16 << 20;   // of text without a position to cut
-constexpr size_t kLongestLine = 1ull << 30;  // of JSON
-constexpr size_t kBinaryProbe = 8 << 10;     // a NUL this early means the file is not text
+constexpr size_t kLongestUncut = 16 << 20;  // of text without a position to cut
+constexpr size_t kBinaryProbe = 8 << 10;    // a NUL this early means the file is not text
 
 // How files that hold no UTF-8 text begin.
 constexpr struct {
@@ -172,17 +171,20 @@ std::string_view kind_of(std::string_view head, bool json_lines) {
   return json_lines || head.find('\0') == std::string_view::npos ? "" : "binary (it contains zero bytes)";
 }
 
-// Whether octet wrote it: a run, a vocabulary, or a file of a prepared set (which has PREFIX_tokenizer beside it).
+// Whether octet wrote it: a run, a vocabulary, a file of a prepared set (which has PREFIX_tokenizer beside it), or what
+// `octet data dedup` and `clean` write beside the kept documents.
 bool is_own_output(const fs::path& path) {
   std::error_code error;
   const std::string name = path.filename().string(), extension = path.extension().string();
   std::string prefix = path.string();
   if (fs::is_directory(path, error)) {
     if (fs::exists(path / "log.jsonl", error) && fs::exists(path / "config.yaml", error)) return true;
+    if (name == "dropped" && fs::exists(path.parent_path() / "report.json", error)) return true;
     if (!name.ends_with("_tokenizer")) return false;
     return prefix.resize(prefix.size() - 10), fs::exists(prefix + ".json", error);
   }
   if (name == "tokenizer.json" || name == "tokenizer_config.json" || name == "characters.json") return true;
+  if (name == "report.json" && fs::is_directory(path.parent_path() / "dropped", error)) return true;
   if (extension != ".json" && extension != ".bin" && extension != ".idx" && extension != ".mask") return false;
   prefix.resize(prefix.size() - extension.size());
   for (const std::string_view split : {"", "_train", "_val", "_test"})
@@ -364,8 +366,9 @@ void CorpusReader::take_from_file(CorpusBatch& batch) {
     if (json) {
       const size_t line = pending_.rfind('\n');
       cut = line == std::string::npos ? 0 : line + 1;
-      check(cut > 0 || pending_.size() < kLongestLine, ErrorCode::kCorrupt,
-            "{}:{}: a line of more than {} bytes: not JSON lines?", files_[current_].path, position_, kLongestLine);
+      check(cut > 0 || std::ssize(pending_) < options_.longest_line, ErrorCode::kCorrupt,
+            "{}:{}: a line of more than {} bytes: not JSON lines?{}", files_[current_].path, position_,
+            options_.longest_line, options_.longest_line < (1 << 30) ? " --max-line allows longer ones" : "");
     } else {
       cut = find_text_cut(pending_, pending_.size() >= kLongestUncut);
     }

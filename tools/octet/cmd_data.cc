@@ -71,10 +71,9 @@ void add_data_command(CLI::App& app) {
   auto* command = app.add_subcommand("data", "Tokenize text for training (Megatron .bin/.idx)");
   auto arguments = std::make_shared<DataArguments>();
   PrepareOptions& options = arguments->options;
-  command
-      ->add_option("inputs", options.inputs,
-                   "text or JSON lines, plain, .gz or .zst; folders (one document per text file) or globs")
-      ->required();
+  // Not required: CLI11 would take the name of a subcommand for an input.
+  command->add_option("inputs", options.inputs,
+                      "text or JSON lines, plain, .gz or .zst; folders (one document per text file) or globs");
   command->add_option("--tokenizer", options.tokenizer_path, "vocabulary folder or file")->required();
   command->add_option("--out", options.output, "PREFIX of the output files")->required();
   command->add_option("--split", options.split, "fractions for PREFIX_train, PREFIX_val [, PREFIX_test]: 0.99,0.01")
@@ -102,8 +101,18 @@ void add_data_command(CLI::App& app) {
       "Examples:\n"
       "  octet data --tokenizer tok --split 0.99,0.01 --out data/code /usr/include/c++\n"
       "  octet data --tokenizer gpt2 --out data/web 'crawl/*.jsonl.zst' --key content\n"
-      "  octet data --tokenizer chars --split 0.9,0.1 --split-by tokens --out data/shakespeare input.txt");
-  command->callback([arguments] { prepare(*arguments); });
+      "  octet data --tokenizer chars --split 0.9,0.1 --split-by tokens --out data/shakespeare input.txt\n"
+      "A file named as one of the subcommands is given as ./dedup.");
+  add_data_dedup_command(*command);
+  for (CLI::App* below : command->get_subcommands([](const CLI::App*) { return true; }))
+    below->preparse_callback([command](size_t) {
+      for (CLI::Option* option : command->get_options()) option->required(false);
+    });
+  command->callback([arguments, command] {
+    if (!command->get_subcommands().empty()) return;
+    if (arguments->options.inputs.empty()) throw CLI::RequiredError("inputs");
+    prepare(*arguments);
+  });
 }
 
 }  // namespace octet

@@ -53,6 +53,10 @@ std::string resolve_models(const std::string& model, EngineOptions& engine, cons
 // --format and --key: how a command reads texts.
 void add_text_options(CLI::App& command, TextOptions& text);
 
+// Inputs, --out, --key, --id, --max-line, --threads of commands from JSON lines to JSON lines.
+void add_json_lines_options(CLI::App& command, std::vector<std::string>& inputs, std::string& output, std::string& key,
+                            std::string& id, int64_t& longest, int& threads);
+
 // A prepared set, whose tokens are those of the model's vocabulary (in the folder or file `tokenizer`).
 EvalTokens open_set(const std::string& prefix, const WeightSource& weights, const std::string& tokenizer);
 // Texts, behind begin tokens where the tokenizer puts them there and `bos`; at least the first `most` tokens (0 = all).
@@ -67,6 +71,7 @@ ErrorCode error_code_of(const GenerationEvent& event);
 
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);
+void add_data_dedup_command(CLI::App& data);
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_quantize_command(CLI::App& app);

@@ -97,6 +97,8 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
       std::vector<std::string> names;
       for (const CLI::App* command : commands) names.push_back(command->get_name());
       const auto found = std::find(names.begin(), names.end(), word);
+      const bool takes_words = std::ranges::any_of(level->get_options(), &CLI::Option::get_positional);  // or a file
+      if (found == names.end() && takes_words) continue;
       if (found == names.end()) return suggest("no command '" + word + "'", word, names);
       level = commands[static_cast<size_t>(found - names.begin())];
     }

@@ -1,0 +1,105 @@
+"""octet data dedup as a program: killed at any time and started again, in shards as scripts/dedup_slurm.sh runs them (here by
+an sbatch that is a loop), the same files each time; wrong options. Usage: dedup_test.py OCTET REPOSITORY"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SBATCH = """#!/usr/bin/env bash
+# Runs a job at once: each task of its array one after the other.
+tasks=(0) command="" after=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    --array=0-*) mapfile -t tasks < <(seq 0 "${1##*-}") ;;
+    --dependency=afterok:*) after=${1##*:} ;;
+    --wrap) command=$2; shift ;;
+  esac
+  shift
+done
+[ -z "$after" ] || [ -e "$JOBS/$after" ] || { echo "no job $after" >&2; exit 1; }
+for task in "${tasks[@]}"; do SLURM_ARRAY_TASK_ID=$task bash -c "$command" >&2 || exit 1; done
+job=$(($(ls "$JOBS" | wc -l) + 1))
+touch "$JOBS/$job"
+echo "$job;cluster"
+"""
+
+
+def make_inputs(folder):
+    rng, texts = random.Random(7), []
+    for part in range(4):
+        with open(folder / f"part {part}.jsonl", "w", encoding="utf-8") as out:
+            for number in range(3000):
+                words = [f"w{rng.randrange(4000)}" for _ in range(rng.randint(30, 200))]
+                if texts and rng.random() < 0.2:
+                    words = list(rng.choice(texts))
+                    words[rng.randrange(len(words))] = "changed"
+                texts.append(words)
+                out.write(json.dumps({"id": f"{part}/{number}", "text": " ".join(words)}) + "\n")
+    return sorted(str(path) for path in folder.glob("*.jsonl"))
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != "report.json"}
+
+
+def main(octet, repository):
+    with tempfile.TemporaryDirectory() as temporary:
+        root = pathlib.Path(temporary)
+        (root / "in").mkdir()
+        inputs = make_inputs(root / "in")
+
+        def dedup(*words, **options):
+            return subprocess.run([octet, "data", "dedup", *words], capture_output=True, text=True, **options)
+
+        done = dedup(*inputs, "--out", root / "whole", "--json", check=True)
+        report = json.loads(done.stdout)
+        assert report["documents"] == 12000 and report["near"] > 1000 and len(report["files"]) == 4, report
+        whole = files_of(root / "whole")
+        assert len(whole) == 8 and sum(file.count(b"\n") for file in whole.values()) == 12000, list(whole)
+
+        kills, wait = 0, 0.02
+        while True:  # a little later each time
+            process = subprocess.Popen([octet, "data", "dedup", *inputs, "--out", root / "killed", "--threads", "1"],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                assert process.wait(wait) == 0
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                kills, wait = kills + 1, wait * 1.05
+        assert kills >= 3, kills
+        killed = files_of(root / "killed")
+        assert killed == whole, ("killed and started again: other files", killed.keys() ^ whole.keys())
+        again = dedup(*inputs, "--out", root / "killed", check=True)
+        assert "of 12000 documents kept" in again.stdout, again
+
+        (root / "bin").mkdir()
+        (root / "jobs").mkdir()
+        (root / "bin/sbatch").write_text(SBATCH)
+        (root / "bin/sbatch").chmod(0o755)
+        environment = {**os.environ, "PATH": f"{root}/bin:{os.environ['PATH']}", "JOBS": str(root / "jobs"), "OCTET": octet}
+        begin = time.monotonic()
+        subprocess.run([pathlib.Path(repository) / "scripts/dedup_slurm.sh", "3", "--time=1:00:00", "--",
+                        *inputs, "--out", root / "sharded"], env=environment, check=True, capture_output=True)
+        print(f"{kills} kills; sharded in {time.monotonic() - begin:.1f} s")
+        assert files_of(root / "sharded") == whole, "sharded: other files"
+        assert len(list((root / "jobs").iterdir())) == 5
+
+        for words, message in [(("--shard", "0/2"), "--shard 0/2: with --stage"),
+                               (("--stage", "pairs", "--shard", "2/2"), "want I/N"),
+                               (("--stage", "pairs", "--shard", "x/2"), "want I/N"),
+                               (("--rows", "0"), "--rows"), (("--verify", "1.5"), "--verify"),
+                               (("--memory", "1"), "--memory 1 is less")]:
+            wrong = dedup(*inputs, "--out", root / "wrong", *words)
+            assert wrong.returncode != 0 and message in wrong.stderr, (words, wrong)
+
+
+main(sys.argv[1], sys.argv[2])
