@@ -62,6 +62,7 @@ class Hash {
     add(entry.name, entry.type, entry.role, entry.param, entry.index, entry.initial, entry.placements);
     if (!entry.layout.copies()) add(entry.layout);
     if (entry.slots != 1) add(entry.slots);
+    if (entry.update != Update::kDense) add(entry.update);
   }
 
   uint64_t state_ = 0;

@@ -124,13 +124,13 @@ Value declare_state(Program& program, Builder& builder, StateEntry entry) {
 }
 
 void collect_state(Program& program) {
-  auto add = [&](const std::string& name, const TensorType& type, StateRole role) {
+  auto add = [&](const std::string& name, const TensorType& type, StateRole role, bool frozen = false) {
     if (program.find_state(name) != nullptr) return;
-    program.add_state({.name = name, .type = type, .role = role});
+    program.add_state({.name = name, .type = type, .role = role, .update = frozen ? Update::kNone : Update::kDense});
   };
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kParam) add(node.name, node.results[0], StateRole::kMaster);
+      if (node.op == Op::kParam) add(node.name, node.results[0], StateRole::kMaster, is_frozen(node));
       if (node.op == Op::kState) add(node.name, node.results[0], StateRole::kBuffer);
     }
     for (const NamedValue& update : graph.updates()) add(update.name, graph.type(update.value), StateRole::kBuffer);
@@ -142,7 +142,7 @@ std::vector<LogicalState> logical_states(const Program& program) {
   const bool training = is_training(program);
   for (const StateEntry& entry : program.states()) {
     const bool codes = entry.role >= StateRole::kCodes && entry.role <= StateRole::kColumns;
-    const bool copy = entry.role == StateRole::kCompute || (codes && training);
+    const bool copy = entry.role == StateRole::kCompute || (codes && training && entry.update != Update::kNone);
     if (copy || entry.role == StateRole::kKvCache || entry.role >= StateRole::kBuffer) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.shape};
@@ -151,6 +151,7 @@ std::vector<LogicalState> logical_states(const Program& program) {
                          .role = entry.role,
                          .param = at.param,
                          .index = entry.index,
+                         .update = entry.update,
                          .type = type,
                          .state = entry.name,
                          .at = at});
@@ -183,6 +184,8 @@ const Node* find_leaf(const Program& program, const std::string& state) {
   }
   return nullptr;
 }
+
+bool is_frozen(const Node& leaf) { return leaf.attr<std::string>("update") == "none"; }
 
 bool is_training(const Program& program) {
   return program.find_graph(GraphRole::kApply) != nullptr ||

@@ -44,6 +44,12 @@ enum CodesForm : int32_t { kPlainCodes = 0, kTransposedCodes = 1, kBlockCodes = 
 // The last two: of an int8 cache, scale_inv of every slot and kv head.
 enum CacheSide : int32_t { kKeys, kValues, kKeyScales, kValueScales };
 
+// How training changes a parameter.
+enum class Update : uint8_t {
+  kDense,  // by a gradient of its shape
+  kNone,   // not at all: it is frozen. No gradient, moment, master or checkpoint; a base's folder fills it
+};
+
 struct StateEntry {
   std::string name;  // "": state_name()
   TensorType type;   // of one rank's part
@@ -51,6 +57,7 @@ struct StateEntry {
   StateRole role = StateRole::kMaster;
   std::string param;                       // the parameter, activation or attention it belongs to; of a master its name
   int32_t index = 0;                       // among those of this role
+  Update update = Update::kDense;          // of a master, or of codes that stand for one
   double initial = 0;                      // fill value of a fresh run (scales start at 1)
   int32_t slots = 1;                       // copies of it, of which a run reads and writes one; 0: of another stage
   std::vector<Placement> placements = {};  // the logical tensors in it where it is not just its own one
@@ -111,7 +118,10 @@ int32_t slots_of(const Program& program, const Graph& graph);
 // The param or state leaf of an entry in the first graph that has one: its attrs say how the entry is filled.
 const Node* find_leaf(const Program& program, const std::string& state);
 
-// Whether the program updates its parameters.
+// A frozen parameter's, by attribute update.
+bool is_frozen(const Node& leaf);
+
+// Whether the program updates parameters.
 bool is_training(const Program& program);
 
 // A logical tensor where it lies, whatever pack made of its entry.
@@ -120,12 +130,14 @@ struct LogicalState {
   StateRole role = StateRole::kMaster;
   std::string param;
   int32_t index = 0;
+  Update update = Update::kDense;
   TensorType type;    // of the whole tensor, of which a rank's entry may hold a part
   std::string state;  // the entry
   Placement at;
 };
 // The one list that loading, saving and filling walk: all but compute copies, caches and buffers, in the order of the
-// state table. Codes and scale_inv are in it in inference programs, which load them; training makes them from masters.
+// state table. Codes and scale_inv are in it in inference programs and of frozen parameters, which load them; training
+// makes the others from masters.
 std::vector<LogicalState> logical_states(const Program& program);
 // Throws kInternal when there is none.
 LogicalState find_logical_state(const Program& program, const std::string& param, StateRole role, int32_t index = 0);

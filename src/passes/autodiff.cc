@@ -19,7 +19,7 @@ class ReverseWalk final : public GradientContext {
       : graph_(forward), builder_(graph_), forward_size_(forward.size()), gradients_(forward) {
     builder_.set_phase(Phase::kBackward);
     for (const Node& node : graph_.nodes()) {
-      bool trainable = node.op == Op::kParam;
+      bool trainable = node.op == Op::kParam && !is_frozen(node);
       for (Value input : node.inputs) trainable |= input.exists() && trainable_[slot(input.node)];
       trainable_.push_back(trainable);
     }
@@ -117,7 +117,7 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
   std::vector<Value> params;
   for (int32_t i = 0; i < forward.size(); ++i) {
     const Node& node = forward.node(NodeId{i});
-    if (node.op != Op::kParam) continue;
+    if (node.op != Op::kParam || is_frozen(node)) continue;
     params.push_back({NodeId{i}, 0});
     if (accumulating) walk.accumulate(params.back(), walk.builder().state(gradient_name(node), node.results[0]));
   }
@@ -159,7 +159,7 @@ bool differentiate_train(Program& program, const CompileOptions&) {
   if (found == nullptr || found->stage() != Stage::kModel) return false;
   const Graph forward = *found;
   for (const Node& node : forward.nodes()) {
-    if (node.op != Op::kParam) continue;
+    if (node.op != Op::kParam || is_frozen(node)) continue;
     program.add_state({.name = node.name, .type = node.results[0]});
     program.add_state({.type = node.results[0], .role = StateRole::kGradient, .param = node.name});
   }

@@ -311,6 +311,20 @@ void mark_tf32(Graph& graph) {
   }
 }
 
+// Frozen parameters that a product of a training program reads in codes: they are held as these alone.
+std::set<std::string> frozen_in_codes(const Program& program, const std::map<std::string, PrecisionPlan>& plans) {
+  std::set<std::string> names;
+  for (const auto& [name, plan] : plans) {
+    const Graph& graph = program.graph(name);
+    for (const auto& [node, gemm] : plan.gemms) {
+      const Node& weight = graph.node(graph.node(NodeId{node}).inputs[1]);
+      if (gemm.used.codes && weight.op == Op::kParam && is_frozen(weight) && is_training(program))
+        names.insert(weight.name);
+    }
+  }
+  return names;
+}
+
 void make_precise(Program& program, const CompileOptions& options) {
   collect_state(program);
   const Recipe& recipe = options.recipe;
@@ -327,17 +341,18 @@ void make_precise(Program& program, const CompileOptions& options) {
     copy.set_role(GraphRole::kTrainStats);
     program.add_graph(std::move(copy));
   }
-  WeightCopies weights(program, recipe, /*keep_masters=*/training);
   DelayedScales scales(program, recipe);
   std::map<std::string, PrecisionPlan> plans;
   for (const Graph& graph : program.graphs()) {
     if (is_model_graph(graph)) plans.emplace(graph.name(), plan_precision(graph, options, !training));
   }
+  WeightCopies weights(program, recipe, training, frozen_in_codes(program, plans));
   for (auto& [name, plan] : plans) {
     const Graph& graph = program.graph(name);
     program.add_graph(PreciseGraph(graph, !training, program, options, plan, weights, scales).run());
   }
-  training ? weights.refresh() : weights.drop_unread_params();
+  if (training) weights.refresh();
+  weights.drop_unread_params();
   scales.advance();
 }
 

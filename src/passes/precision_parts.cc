@@ -70,9 +70,16 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   const TensorType& type = param.results[0];
   if (type.dtype != DType::kF32 || type.shape.rank() < 2 || recipe_.compute == DType::kF32)
     return param_leaf(builder.graph(), param);
+  if (const auto codes = in_codes_.find(param.name); codes != in_codes_.end()) {
+    const QuantizedValue stored = stored_codes(builder, param, {.codes = true, .scaling = recipe_.scaling});
+    return {
+        builder.emit(Op::kDequantize, {stored.codes, stored.scale_inv},
+                     {{"scaling", scale_layout_name(stored.layout)}, {"to", dtype_name(recipe_.compute)}}, param.name),
+        0};
+  }
   Node copy = param;
   copy.results[0].dtype = recipe_.compute;
-  if (!keep_masters_) {
+  if (!has_master(param)) {
     for (StateEntry& entry : program_.states()) {
       if (entry.role == StateRole::kMaster && entry.param == param.name) entry.type = copy.results[0];
     }
@@ -85,16 +92,22 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
 }
 
 Value WeightCopies::state(Builder& builder, const Node& param, StateRole role, TensorType type, int32_t form) {
-  return declare_state(program_, builder, {.type = std::move(type), .role = role, .param = param.name, .index = form});
+  return declare_state(program_, builder,
+                       {.type = std::move(type),
+                        .role = role,
+                        .param = param.name,
+                        .index = form,
+                        .update = training_ && is_frozen(param) ? Update::kNone : Update::kDense});
 }
 
 // States in the param's place, and how the loader makes them.
 QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, const GemmPrecision& used) {
   const bool groups = used.scaling == Scaling::kGroup;
-  const ScaleLayout layout = groups                            ? used.weights.layout
-                             : used.scaling == Scaling::kBlock ? ScaleLayout::kTile128
-                             : recipe_.per_channel_weights     ? ScaleLayout::kRow
-                                                               : ScaleLayout::kTensor;
+  // In training one a tensor: dgrad contracts over the rows.
+  const ScaleLayout layout = groups                                      ? used.weights.layout
+                             : used.scaling == Scaling::kBlock           ? ScaleLayout::kTile128
+                             : recipe_.per_channel_weights && !training_ ? ScaleLayout::kRow
+                                                                         : ScaleLayout::kTensor;
   const Shape& shape = param.results[0].shape;
   const Shape scales = scale_shape(layout, shape[0], shape[1]);
   const DType format = groups ? used.weights.format : recipe_.forward_format;
@@ -112,12 +125,13 @@ QuantizedValue WeightCopies::stored_codes(Builder& builder, const Node& param, c
 }
 
 QuantizedValue WeightCopies::codes(Builder& builder, const Node& param, const GemmPrecision& used, bool transposed) {
-  check(keep_masters_ || !transposed, ErrorCode::kUnsupported,
+  check(training_ || !transposed, ErrorCode::kUnsupported,
         "{}: an inference program holds weights in codes as [out, in] only", param.name);
-  if (!keep_masters_) return stored_codes(builder, param, used);
+  const bool stored = !has_master(param);
+  if (stored && !transposed) return stored_codes(builder, param, used);
   const Scaling scaling = used.scaling;
   const bool block = scaling == Scaling::kBlock;
-  if (transposed && !recipe_.keep_transposes) {
+  if (transposed && (stored || !recipe_.keep_transposes)) {
     QuantizedValue kept = codes(builder, param, used, false);
     kept.codes = builder.transpose(kept.codes);
     if (block) kept.scale_inv = builder.transpose(kept.scale_inv);
@@ -168,9 +182,11 @@ void WeightCopies::drop_unread_params() {
   Program kept;
   kept.name = program_.name;
   for (StateEntry& entry : program_.states()) {
-    bool read = entry.role != StateRole::kMaster || std::ranges::any_of(program_.graphs(), [&](const Graph& graph) {
-                  return graph.find_leaf(Op::kParam, entry.name).exists();
-                });
+    const bool held = training_ && entry.update != Update::kNone;
+    const bool read =
+        held || entry.role != StateRole::kMaster || std::ranges::any_of(program_.graphs(), [&](const Graph& graph) {
+          return graph.find_leaf(Op::kParam, entry.name).exists();
+        });
     if (read) kept.add_state(std::move(entry));
   }
   for (Graph& graph : program_.graphs()) kept.add_graph(std::move(graph));

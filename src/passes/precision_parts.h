@@ -73,20 +73,21 @@ struct QuantizedValue {
 // have no master: codes are states that the loader fills.
 class WeightCopies {
  public:
-  // `keep_masters`: params of rank >= 2 stay float32 and get copies; false retypes them in place (inference).
-  WeightCopies(Program& program, const Recipe& recipe, bool keep_masters)
-      : program_(program), recipe_(recipe), keep_masters_(keep_masters) {}
+  // `training`: params of rank >= 2 that are not frozen stay float32 and get copies. Others are retyped in place, and
+  // those that products read in codes (of which `in_codes` has the frozen ones) are held as codes alone.
+  WeightCopies(Program& program, const Recipe& recipe, bool training, std::set<std::string> in_codes)
+      : program_(program), recipe_(recipe), training_(training), in_codes_(std::move(in_codes)) {}
 
-  // What a model graph reads instead of this param, in the compute type.
+  // What a model graph reads instead of this param, in the compute type; of codes alone their values.
   Value compute(Builder& builder, const Node& param);
   // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
-  // also per row (output channel) or group of a row. Without Recipe::keep_transposes transposed ones are made where
-  // they are asked for.
+  // also per row (output channel) or group of a row. Without Recipe::keep_transposes, and of frozen params, transposed
+  // ones are made where they are asked for.
   QuantizedValue codes(Builder& builder, const Node& param, const GemmPrecision& used, bool transposed);
 
   // Adds the nodes that make the copies: graph "prepare", and "apply" where the program has one.
   void refresh();
-  // Inference: params that graphs no longer read leave the state table.
+  // Params that graphs no longer read leave the state table: those held as codes.
   void drop_unread_params();
 
  private:
@@ -100,13 +101,15 @@ class WeightCopies {
   };
   // Of the codes of this form (CodesForm), or of their scales.
   Value state(Builder& builder, const Node& param, StateRole role, TensorType type, int32_t form = kPlainCodes);
+  bool has_master(const Node& param) const { return training_ && !is_frozen(param); }
   QuantizedValue stored_codes(Builder& builder, const Node& param, const GemmPrecision& used);
   void emit_copies(Builder& builder, const std::string& param, const Request& request, Value master);
   void emit_codes(Builder& builder, const std::string& param, Scaling scaling, const Form& form, Value master);
 
   Program& program_;
   const Recipe& recipe_;
-  bool keep_masters_;
+  bool training_;
+  std::set<std::string> in_codes_;
   std::map<std::string, Request> requests_;
 };
 

@@ -10,6 +10,7 @@
 #include "io/corpus.h"
 #include "io/tokenizer.h"
 #include "ir/builder.h"
+#include "passes/adapt.h"
 #include "train/batches.h"
 #include "train/start_checks.h"
 
@@ -26,8 +27,13 @@ Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape
   return graph;
 }
 
-LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents)
-    : model_(std::move(model)), sequences_(sequences), length_(length), separate_documents_(separate_documents) {}
+LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents,
+                             AdapterSpec adapter)
+    : model_(std::move(model)),
+      adapter_(std::move(adapter)),
+      sequences_(sequences),
+      length_(length),
+      separate_documents_(separate_documents) {}
 
 LanguageModel::LanguageModel(ModelConfig model, const RunConfig& config)
     : LanguageModel(std::move(model), config.micro_batch, config.sequence_length, config.separate_documents) {}
@@ -70,7 +76,9 @@ LanguageModel::LanguageModel(const RunConfig& config) : LanguageModel(ModelConfi
 }
 
 Graph LanguageModel::loss(GraphRole role, int64_t) const {
-  return loss_graph(role, model_, batch_shape(sequences_, length_, separate_documents_, role == GraphRole::kTrain));
+  Graph graph =
+      loss_graph(role, model_, batch_shape(sequences_, length_, separate_documents_, role == GraphRole::kTrain));
+  return adapter_.empty() ? graph : adapt(graph, adapter_);
 }
 
 std::string LanguageModel::description() const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "io/dataset.h"
+#include "model/adapter.h"
 #include "model/hugging_face.h"
 #include "model/model.h"
 #include "train/workload.h"
@@ -15,7 +16,8 @@ namespace octet {
 class LanguageModel : public TrainingWorkload {
  public:
   // Graphs and plans alone: it has no batches.
-  LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents = false);
+  LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents = false,
+                AdapterSpec adapter = {});
   LanguageModel(ModelConfig model, const RunConfig& config);
   // With the sets that the settings name. Throws where they are missing, or do not fit the model or each other.
   explicit LanguageModel(const RunConfig& config);
@@ -39,9 +41,11 @@ class LanguageModel : public TrainingWorkload {
   void check_start(const std::string& folder) const override;
 
   const ModelConfig& model() const { return model_; }
+  const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
 
  private:
   ModelConfig model_;
+  AdapterSpec adapter_;
   int64_t sequences_, length_;
   bool separate_documents_;
   std::string train_data_, validation_data_;  // prefixes

@@ -132,10 +132,11 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
   Value lr = b.input("lr", {DType::kF32, {1}}), step = b.input("step", {DType::kF32, {1}});
   std::vector<Node> params;  // leaves with their attrs: initial values are read from any graph that has them
   for (const Node& node : train.nodes()) {
-    if (node.op != Op::kParam) continue;
+    if (node.op != Op::kParam || is_frozen(node)) continue;
     params.push_back(node);
     params.back().phase = Phase::kOptimizer;
   }
+  check(!params.empty(), ErrorCode::kInvalidArgument, "no parameter is trained: all are frozen");
   groups.check_patterns(params);
   std::vector<Value> gradients;
   for (const Node& param : params) {

@@ -125,6 +125,11 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
         values[static_cast<size_t>(i)] = static_cast<float>(std * rng.normal());
     });
   }
+  if (init == "uniform") {  // Philox gives 24 bits of a value in [0, 1)
+    const double bound = std::sqrt(3.0) * node.attrs.get_or<double>("std", 0.02);
+    Philox rng(seed, stream);
+    for (float& value : values) value = static_cast<float>(bound * (2.0 * rng.uniform() - 1));
+  }
   return values;
 }
 

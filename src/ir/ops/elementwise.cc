@@ -76,6 +76,7 @@ void cast_gradient(GradientContext& context) {
 }
 
 void scale_gradient(GradientContext& context) {
+  if (context.node().attr<bool>("detached")) return;
   context.add_gradient(0, emit_gradient(context, Op::kScale, {context.gradient(0)}, context.node().attrs));
 }
 
@@ -149,7 +150,7 @@ const OpFacts scale = pointwise({.infer = unary,
                                  .gradient = scale_gradient,
                                  .cost = per_result_element<1>,
                                  .linear = 1,
-                                 .meaning = "x times value"});
+                                 .meaning = "x times value; detached: a constant to autodiff"});
 const OpFacts gelu = pointwise({.infer = unary,
                                 .gradient = slope_gradient<Op::kGeluGrad>,
                                 .cost = per_result_element<8>,
