@@ -41,8 +41,10 @@ struct VerifyReport {
 // If transformers' eager attention differs from the attention the model was trained with, and the expected logits are
 // nearer to the eager one, they are compared with it and the report sets eager_reference.
 // input_ids [B, S] run as B packed sequences; greedy_ids [1, P + G] continue their first P tokens through the KV cache.
+// A folder of an adapter runs merged into its base, the folder `base` or, "", the one it names; virtual tokens stand in
+// front of each sequence, and have no logits.
 VerifyReport verify_inference(const std::string& folder, const Recipe& recipe, const Target& target,
-                              int64_t prompt_tokens = 11);
+                              int64_t prompt_tokens = 11, const std::string& base = {});
 
 // Whether the folder holds outputs of whole sequences: of an encoder, or of a decoder that is one or has no head.
 bool has_encoded_outputs(const std::string& folder);
@@ -59,7 +61,8 @@ struct IncrementalModelOptions {
   int64_t max_length = 0;      // tokens a sequence may reach; 0 = the model's max_positions
   int64_t prefill_chunk = 64;  // tokens of a prompt processed at once
   DType cache_dtype = DType::kF32;
-  bool cache_scales = false;  // of an FP8 cache, from the folder
+  bool cache_scales = false;   // of an FP8 cache, from the folder
+  int64_t virtual_tokens = 0;  // ids from the vocabulary's size on, rows of "prompt.weight"
 };
 
 // Incremental inference of one sequence on fixed cache blocks, for verification: plans for a prompt chunk and for one
@@ -79,6 +82,7 @@ class IncrementalModel {
 
   ModelConfig model_;
   int64_t max_length_ = 0, chunk_ = 0, block_size_ = 16, length_ = 0;
+  int64_t ids_ = 0;    // the vocabulary and virtual tokens
   size_t groups_ = 0;  // of caches
   std::unique_ptr<Executor> executor_;
   std::vector<float> logits_;

@@ -2,8 +2,10 @@
 //
 // The base's parameters keep their names and stay frozen. Of a LowRank called NAME the model gets the parameters
 // NAME.lora_a [rank, in], NAME.lora_b [out, rank] and, under DoRA, NAME.magnitude [out]; of stacked experts
-// [experts, rank, in] and [experts, out, rank]. Sources: Hu et al., LoRA (arXiv 2106.09685); Kalajdzievski, rsLoRA
-// (arXiv 2312.03732); Liu et al., DoRA (arXiv 2402.09353); the folders are those of PEFT.
+// [experts, rank, in] and [experts, out, rank]; of the embedding table, called "embed", whose "in" is the vocabulary,
+// [rank, vocab] and [hidden, rank]. A head that is tied to that table has a LowRank "head" of embed.weight. Rows of
+// tokens are "embed.token_rows" [rows, hidden], which replace the table's. Sources: Hu et al., LoRA (arXiv 2106.09685);
+// Kalajdzievski, rsLoRA (arXiv 2312.03732); Liu et al., DoRA (arXiv 2402.09353); the folders are those of PEFT.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ void fill_rows(Executor& executor, const LogicalState& tensor, int64_t rows, int
 // Some columns of a matrix, as a rank of a mesh has them: they alone are read, row by row.
 bool fill_columns(Executor& executor, const LogicalState& tensor, const ParamView& view) {
   const DType dtype = tensor.type.dtype;
-  const bool plain = view.packing == Packing::kNone && view.columns.empty() &&
+  const bool plain = view.packing == Packing::kNone && view.columns.empty() && !view.computed &&
                      (view.scale_inv.empty() || view.dtype == dtype) && dtype != DType::kI4;
   if (!plain || tensor.at.dims.size() != 2 || tensor.at.dims[1].extent == tensor.type.shape[1]) return false;
   if (view.cols != tensor.type.shape[1]) return false;  // a view of its elements, one below the other

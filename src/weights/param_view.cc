@@ -141,11 +141,16 @@ template <typename Fn>
 void for_blocks(const ParamView& view, int64_t first, int64_t count, const Fn& fn) {
   const bool packed = view.packing != Packing::kNone;
   const int64_t block = row_grain(view), row_bytes = storage_bytes(view.dtype, view.cols);
-  const bool direct = is_contiguous(view) && !packed;
+  const bool direct = is_contiguous(view) && !packed && !view.computed;
   const auto buffer =
       std::make_unique_for_overwrite<std::byte[]>(direct ? 0 : static_cast<size_t>(std::min(block, count) * row_bytes));
   for (int64_t at = first; at < first + count; at += block) {
     const int64_t length = std::min(block, first + count - at);
+    if (view.computed) {
+      (*view.computed)(at, length, reinterpret_cast<float*>(buffer.get()));
+      fn(buffer.get(), at, length);
+      continue;
+    }
     if (packed) {
       unpack(view, at, length, buffer.get());
       fn(buffer.get(), at, length);
@@ -259,7 +264,8 @@ ParamView view_of(DType dtype, const void* data, int64_t rows, int64_t cols, con
 }
 
 ParamView transposed(const ParamView& view) {
-  check(view.run_rows == view.rows && view.scale_inv.empty(), ErrorCode::kInternal, "{} is not one matrix", view.name);
+  check(view.run_rows == view.rows && view.scale_inv.empty() && !view.computed, ErrorCode::kInternal,
+        "{} is not one matrix", view.name);
   ParamView result = view;
   std::swap(result.rows, result.cols);
   std::swap(result.row_stride, result.col_stride);

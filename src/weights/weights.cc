@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "exec/logical_states.h"
 #include "io/safetensors.h"
+#include "weights/adapter_folder.h"
 #include "weights/config_field.h"
 #include "weights/packed_folder.h"
 #include "weights/quantized_folder.h"
@@ -231,6 +232,7 @@ std::vector<std::byte> stored_bytes(const CheckpointTensor& tensor, const Shape&
 }
 
 ModelConfig read_model_config(const std::string& folder) {
+  if (is_adapter_folder(folder)) return open_weights(folder)->config();
   const std::string path = folder + "/config.json";
   ModelConfig config = parse_hugging_face_config(read_file(path, kMaxConfigBytes), path);
   if (path_exists(folder + "/model.safetensors") || path_exists(folder + "/model.safetensors.index.json"))
@@ -239,6 +241,7 @@ ModelConfig read_model_config(const std::string& folder) {
 }
 
 SpecialTokens read_special_tokens(const std::string& folder) {
+  if (is_adapter_folder(folder)) return read_special_tokens(adapter_base(folder));
   const std::string config = folder + "/config.json", generation = folder + "/generation_config.json";
   SpecialTokens special = parse_special_tokens(read_file(config, kMaxConfigBytes), config);
   if (path_exists(generation))
@@ -247,6 +250,7 @@ SpecialTokens read_special_tokens(const std::string& folder) {
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (is_adapter_folder(path)) return open_adapted(path);
   if (is_folder(path)) return std::make_unique<HuggingFaceWeights>(path);
   return open_llama2c(path);
 }

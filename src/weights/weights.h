@@ -30,6 +30,9 @@ enum class Packing : uint8_t {
   kRows,          // words [N, ceil(K / n)]: compressed-tensors
 };
 
+// Rows [first, first + count) of a parameter as float32 [count, cols].
+using RowFunction = std::function<void(int64_t first, int64_t count, float* to)>;
+
 // A parameter where it lies in its source: a mapped file's tensor, some of its rows (q, k and v in one tensor), its
 // columns (GPT-2's linears are stored [in, out]). Values are read by rows and converted on the way; no copy of a whole
 // tensor is made. Functions of views are serial unless they say otherwise: callers split the rows.
@@ -52,6 +55,7 @@ struct ParamView {
   // first_row is ours.
   Packing packing = Packing::kNone;
   int64_t first_row = 0, packed_rows = 0;
+  std::shared_ptr<const RowFunction> computed = nullptr;  // in place of `data`: what an adapter is merged into
 
   int64_t elements() const { return rows * cols; }
   // Those of a row, or null: in order.
@@ -117,7 +121,8 @@ ModelConfig read_model_config(const std::string& folder);
 // Of config.json, and the ends that generation_config.json of the folder names besides.
 SpecialTokens read_special_tokens(const std::string& folder);
 
-// `path`: a folder with config.json and safetensors, or a llama2.c .bin file. Every tensor's presence, type and shape
+// `path`: a folder with config.json and safetensors, one of PEFT's adapters, which is merged into its base as rows are
+// read (weights/adapter_folder.h), or a llama2.c .bin file. Every tensor's presence, type and shape
 // is checked here, before anything is allocated; unknown tensors are an error that names them.
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 // Model files of llama2.c (legacy layout, version 0): seven int32 sizes, then float32 tensors without names. Throws
