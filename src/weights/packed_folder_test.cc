@@ -119,7 +119,7 @@ TEST(PackedFolder, RefusesByFieldAndValue) {
       {gptq, [](Json& c) { c["checkpoint_format"] = "marlin"; },
        "checkpoint_format is \"marlin\" (supported: gptq, gptq_v2)"},
       {gptq, [](Json& c) { c["lm_head"] = true; }, "lm_head is true (supported: false)"},
-      {gptq, [](Json& c) { c["quant_method"] = "bitsandbytes"; }, "quant_method is \"bitsandbytes\""},
+      {gptq, [](Json& c) { c["quant_method"] = "hqq"; }, "quant_method is \"hqq\""},
       {awq, [](Json& c) { c["version"] = "gemv"; }, "version is \"gemv\" (supported: \"gemm\")"},
       {awq, [](Json& c) { c["bits"] = 8; }, "bits is 8 (supported: 4)"},
       {ct, [](Json& c) { c["config_groups"]["group_0"]["weights"]["strategy"] = "tensor_group"; }, "strategy is"},

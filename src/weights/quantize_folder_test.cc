@@ -340,7 +340,7 @@ TEST(QuantizedFolder, SchemesThatAreNotRunAreRefusedByName) {
     return "";
   };
   EXPECT_NE(refusal(R"({"quant_method": "gptq"})").find("quant_method is \"gptq\""), std::string::npos);
-  EXPECT_NE(refusal(R"({"quant_method": "hqq"})").find("(supported: awq, compressed-tensors, fp8, gptq)"),
+  EXPECT_NE(refusal(R"({"quant_method": "hqq"})").find("(supported: awq, bitsandbytes, compressed-tensors, fp8, gptq)"),
             std::string::npos);
   EXPECT_NE(refusal(R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})").find("format"),
             std::string::npos);

@@ -132,7 +132,7 @@ std::optional<FolderQuantization> parse_quantization(const std::string& json_tex
   } else if (method.text() == "fp8") {
     result = method_fp8(config);
   } else {
-    method.refuse("awq, compressed-tensors, fp8, gptq");
+    method.refuse("awq, bitsandbytes, compressed-tensors, fp8, gptq");
   }
   const bool blocks = result.weights == ScaleLayout::kTile128;
   check(blocks == (result.activations == ActivationScales::kBlock) || result.activations == ActivationScales::kNone,

@@ -13,6 +13,7 @@
 #include "io/safetensors.h"
 #include "weights/adapter_folder.h"
 #include "weights/config_field.h"
+#include "weights/nf4_folder.h"
 #include "weights/packed_folder.h"
 #include "weights/quantized_folder.h"
 
@@ -96,10 +97,13 @@ class HuggingFaceWeights : public WeightSource {
     config_ = parse_hugging_face_config(text, config_path);
     special_ = read_special_tokens(folder);
     const auto [quantized, where] = with_quantization_file(text, folder);
-    const std::optional<PackedSchemes> packing = parse_packing(quantized, where);
-    const std::optional<FolderQuantization> scheme = packing ? std::nullopt : parse_quantization(quantized, where);
+    const bool four_bit = is_four_bit(quantized, where);
+    const std::optional<PackedSchemes> packing = four_bit ? std::nullopt : parse_packing(quantized, where);
+    const std::optional<FolderQuantization> scheme =
+        packing || four_bit ? std::nullopt : parse_quantization(quantized, where);
     tensors_ = open_safetensors(folder);
     settle_head(config_, *tensors_, folder);
+    if (four_bit) four_bit_ = std::make_unique<FourBitTensors>(*tensors_, config_, folder);
     if (packing) packed_ = std::make_unique<PackedTensors>(*tensors_, config_, *packing, folder);
     if (scheme) quantized_ = std::make_unique<QuantizedTensors>(*tensors_, config_, *scheme, folder);
     check_tensors();
@@ -112,6 +116,8 @@ class HuggingFaceWeights : public WeightSource {
     check(found != places_.end(), ErrorCode::kInternal, "no checkpoint tensor holds parameter {}", param);
     std::vector<ParamView> parts;
     const std::string name = folder_ + ": " + param;
+    if (four_bit_ != nullptr && four_bit_->holds(found->second[0].first.name))
+      return four_bit_->view(found->second, name);
     for (const auto& [tensor, i] : found->second)
       parts.push_back(packed_ != nullptr && packed_->holds(tensor.name)
                           ? packed_->view(tensor, i, name)
@@ -148,11 +154,12 @@ class HuggingFaceWeights : public WeightSource {
       const auto place = [&](const std::string& name) {
         known.insert(name);
         for (size_t i = 0; i < tensor.params.size(); ++i) {
-          Place& at = places_[tensor.params[i]].emplace_back(Place{tensor, i});
-          at.tensor.name = name;
+          Place& at = places_[tensor.params[i]].emplace_back(tensor, i);
+          at.first.name = name;
         }
       };
-      if (packed_ != nullptr && packed_->holds(tensor.name)) {
+      if ((packed_ != nullptr && packed_->holds(tensor.name)) ||
+          (four_bit_ != nullptr && four_bit_->holds(tensor.name))) {
         place(tensor.name);
         continue;
       }
@@ -171,7 +178,8 @@ class HuggingFaceWeights : public WeightSource {
     }
     for (const std::string& name : tensors_->names())
       check(known.contains(name) || is_ignored_tensor(config_, name) ||
-                (quantized_ != nullptr && quantized_->is_scale(name)) || (packed_ != nullptr && packed_->is_part(name)),
+                (quantized_ != nullptr && quantized_->is_scale(name)) ||
+                (packed_ != nullptr && packed_->is_part(name)) || (four_bit_ != nullptr && four_bit_->is_part(name)),
             ErrorCode::kUnsupported, "{}: tensor {} is not part of a {} model of this config.json", folder_, name,
             config_.architecture);
   }
@@ -180,11 +188,9 @@ class HuggingFaceWeights : public WeightSource {
   std::unique_ptr<TensorSource> tensors_;
   std::unique_ptr<QuantizedTensors> quantized_;  // null: nothing in FP8
   std::unique_ptr<PackedTensors> packed_;        // null: nothing in integers
+  std::unique_ptr<FourBitTensors> four_bit_;     // null: nothing in codes of bitsandbytes
   std::unique_ptr<TensorSource> scales_;
-  struct Place {
-    CheckpointTensor tensor;  // under the name the folder has
-    size_t i;
-  };
+  using Place = std::pair<CheckpointTensor, size_t>;  // under the name the folder has, and which of its parameters
   std::map<std::string, std::vector<Place>> places_;  // of each parameter, or of its parts in their order
 };
 
