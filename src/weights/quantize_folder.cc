@@ -14,6 +14,23 @@ namespace {
 
 std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
 
+// Whether the rows of q and k must change places: llama2.c files rotate neighbours (2i, 2i + 1), Llama folders halves
+// (i, i + d/2).
+bool pairs_differ(const ModelConfig& config, const std::string& param) {
+  return config.architecture == "llama" && config.rope.interleaved &&
+         (param.ends_with("attn.q.weight") || param.ends_with("attn.k.weight"));
+}
+
+std::vector<float> in_halves(const std::vector<float>& from, int64_t rows, int64_t cols, int64_t head) {
+  std::vector<float> to(from.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = r % head, source = r - at + (at < head / 2 ? 2 * at : 2 * (at - head / 2) + 1);
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(source * cols), cols,
+                to.begin() + static_cast<ptrdiff_t>(r * cols));
+  }
+  return to;
+}
+
 // What becomes of one tensor of the folder.
 struct Plan {
   CheckpointTensor tensor;
@@ -40,23 +57,6 @@ float amax_of(const CalibratedAmax& amax, const std::string& name) {
   const auto found = amax.find(name);
   check(found != amax.end(), ErrorCode::kInvalidArgument, "no amax of {} is known: calibrate with a text", name);
   return found->second;
-}
-
-// Whether the rows of q and k must change places: llama2.c files rotate neighbours (2i, 2i + 1), Llama folders halves
-// (i, i + d/2).
-bool pairs_differ(const ModelConfig& config, const std::string& param) {
-  return config.architecture == "llama" && config.rope.interleaved &&
-         (param.ends_with("attn.q.weight") || param.ends_with("attn.k.weight"));
-}
-
-std::vector<float> in_halves(const std::vector<float>& from, int64_t rows, int64_t cols, int64_t head) {
-  std::vector<float> to(from.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r % head, source = r - at + (at < head / 2 ? 2 * at : 2 * (at - head / 2) + 1);
-    std::copy_n(from.begin() + static_cast<ptrdiff_t>(source * cols), cols,
-                to.begin() + static_cast<ptrdiff_t>(r * cols));
-  }
-  return to;
 }
 
 // A folder and its parents; those that were not there before go again unless keep() was called.
@@ -143,18 +143,7 @@ class FolderMaker {
     }
   }
 
-  // All parameters of the tensor, in the order of its rows: [N, K].
-  std::vector<float> values(const Plan& plan) const {
-    if (plan.tensor.parts > 1)
-      return read_part(source_.view(plan.tensor.params[0], plan.params[0]), plan.tensor.part, plan.tensor.parts);
-    return join_params(plan.tensor, plan.shape.elements(), [&](size_t i) {
-      const std::string& param = plan.tensor.params[i];
-      const Shape& shape = plan.params[i];
-      std::vector<float> part = source_.read(param, shape);
-      if (!pairs_differ(source_.config(), param)) return part;
-      return in_halves(part, shape[0], shape[1], source_.config().head_size());
-    });
-  }
+  std::vector<float> values(const Plan& plan) const { return tensor_values(source_, plan.tensor); }
 
   // The tensor quantized last: codes and scales are asked for one after the other.
   const QuantizedMatrix& quantized(const Plan& plan) {
@@ -188,6 +177,36 @@ class FolderMaker {
 
 }  // namespace
 
+std::vector<float> tensor_values(const WeightSource& source, const CheckpointTensor& tensor) {
+  const ParamShapes shapes = param_shapes(source.config());
+  if (tensor.parts > 1)
+    return read_part(source.view(tensor.params[0], shapes.at(tensor.params[0])), tensor.part, tensor.parts);
+  return join_params(tensor, tensor_shape(tensor, shapes).elements(), [&](size_t i) {
+    const std::string& param = tensor.params[i];
+    const Shape& shape = shapes.at(param);
+    std::vector<float> part = source.read(param, shape);
+    if (!pairs_differ(source.config(), param)) return part;
+    return in_halves(part, shape[0], shape[1], source.config().head_size());
+  });
+}
+
+void write_model_folder(const std::string& folder, const std::vector<NamedType>& types, const MakeTensor& make,
+                        const std::string& config, const std::string& tokenizer_folder,
+                        const std::function<void(int64_t, int64_t)>& on_progress) {
+  NewFolder made(folder);
+  SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}});
+  const auto total = static_cast<int64_t>(writer.tensors().size());
+  int64_t done = 0;
+  for (const NamedType& entry : writer.tensors()) {
+    writer.write(entry.name, make(entry.name));
+    if (on_progress) on_progress(++done, total);
+  }
+  writer.finish();
+  write_file(folder + "/config.json", config);
+  copy_tokenizer_files(tokenizer_folder, folder);
+  made.keep();
+}
+
 void check_quantize_options(const WeightSource& source, const QuantizeFolderOptions& options) {
   const FolderQuantization& scheme = options.scheme;
   const ParamShapes params = param_shapes(source.config());
@@ -208,19 +227,10 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
   const std::string config =  // before the work: not every model can be said there
       to_hugging_face_config(source.config(), source.special(), options.rest == DType::kF32 ? "float32" : "bfloat16");
   FolderMaker maker(source, options);
-  NewFolder made(folder);
-  SafetensorsFolderWriter writer(folder, maker.types(), {{"format", "pt"}});
   // In the writer's order scales (float32) come before all codes: a weight is quantized once for each.
-  const auto total = static_cast<int64_t>(writer.tensors().size());
-  int64_t done = 0;
-  for (const NamedType& entry : writer.tensors()) {
-    writer.write(entry.name, maker.make(entry.name));
-    if (on_progress) on_progress(++done, total);
-  }
-  writer.finish();
-  write_file(folder + "/config.json", with_quantization(config, options.scheme));
-  copy_tokenizer_files(tokenizer_folder, folder);
-  made.keep();
+  write_model_folder(
+      folder, maker.types(), [&](const std::string& name) { return maker.make(name); },
+      with_quantization(config, options.scheme), tokenizer_folder, on_progress);
 }
 
 }  // namespace octet

@@ -9,6 +9,7 @@
 #include "eval/calibrate.h"
 #include "numbers.h"
 #include "octet/quantize.h"
+#include "weights/quantize_nf4.h"
 
 namespace octet {
 namespace {
@@ -27,6 +28,13 @@ FolderQuantization scheme_of(const Options& options) {
   return scheme;
 }
 
+void check_nf4_options(const Options& options) {
+  const bool others = options.weights != "row" || !options.activations.empty() || !options.kv.empty() ||
+                      !options.calibration.empty() || !options.method.empty();
+  check(!others, ErrorCode::kInvalidArgument,
+        "--to nf4 rounds weights as they are: leave out --weights, --activations, --kv, --method and --calibration");
+}
+
 void run_quantize(const Options& options) {
   set_thread_count(options.threads);
   const std::string folder = model_folder(options.model);
@@ -36,9 +44,10 @@ void run_quantize(const Options& options) {
     check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
           "{} already contains a {}: choose another folder", options.out,
           taken == std::string("checkpoints") ? "run" : "model");
-  if (options.to != "fp8") return quantize_to_integers(options, *weights, folder);
+  if (options.to == "nf4") check_nf4_options(options);
+  if (options.to == "int4" || options.to == "int8") return quantize_to_integers(options, *weights, folder);
   QuantizeFolderOptions job{.scheme = scheme_of(options)};
-  check_quantize_options(*weights, job);
+  if (options.to == "fp8") check_quantize_options(*weights, job);
   const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
   check(!calibrates || !options.calibration.empty(), ErrorCode::kInvalidArgument,
         "static activations and --kv fp8 need a calibration text: give one with --calibrate FILE");
@@ -69,8 +78,11 @@ void run_quantize(const Options& options) {
     progress.finish();
   }
   Progress progress({.title = "quantize", .unit = "tensor"});
-  quantize_folder(*weights, named ? "" : folder, options.out, job,
-                  [&](int64_t done, int64_t) { progress.update(done); });
+  const auto on_progress = [&](int64_t done, int64_t) { progress.update(done); };
+  if (options.to == "nf4")
+    quantize_to_nf4(*weights, named ? "" : folder, options.out, DType::kBF16, on_progress);
+  else
+    quantize_folder(*weights, named ? "" : folder, options.out, job, on_progress);
   if (named) tokenizer->save(options.out);
   progress.finish();
   if (!before) {
@@ -144,19 +156,20 @@ void print_perplexities(const std::string& folder, const PerplexityResult& befor
 void add_quantize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   SettingsTable engine = settings_of(options->engine);
-  auto* command =
-      app.add_subcommand("quantize", "Write a model's linears in FP8, INT8 or INT4, in the compressed-tensors layout");
+  auto* command = app.add_subcommand(
+      "quantize", "Write a model's linears in FP8, INT8 or INT4, in the compressed-tensors layout, or in NF4");
   command->footer(R"(Examples:
   octet quantize out/run --out model-fp8 --text wikitext.txt
   octet quantize llama --out llama-fp8 --activations static --kv fp8 --calibrate sample.txt
   octet quantize llama --out llama-fp8-block --weights block --text wikitext.txt
   octet quantize llama --out llama-int4 --to int4 --calibration sample.txt --text wikitext.txt
   octet quantize llama --out llama-awq --to int4 --method awq --asymmetric --group 64 --calibration sample.txt
+  octet quantize llama --out llama-nf4 --to nf4 --text wikitext.txt
   octet quantize llama --out llama-int8 --to int8 --keep mlp.down --calibration corpus_train.bin
 An interrupted run to int4 or int8 goes on when the same command is given again.)");
   add_model_option(*command, options->model);
   command->add_option("--out", options->out, "the folder to write")->required();
-  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8", "int8", "int4"}));
+  command->add_option("--to", options->to, "the format")->check(CLI::IsMember({"fp8", "int8", "int4", "nf4"}));
   command->add_option("--weights", options->weights, "one scale per output channel (row), tensor or 128x128 block")
       ->check(CLI::IsMember({"row", "tensor", "block"}));
   command
