@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -10,6 +11,7 @@
 #include "train/batches.h"
 #include "train/language_model.h"
 #include "train/stepper.h"
+#include "weights/adapter_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -26,39 +28,88 @@ double squared_norm(const std::vector<float>& values) {
   return sum;
 }
 
-// Per tensor of the checkpoint: a stacked one (GPT-2's q, k, v) counts as one, as the framework that wrote it saw it.
-// The file holds gradients after clipping, as the optimiser saw them: ours are multiplied by the same factor.
-void compare_gradients(const std::string& folder, const ModelConfig& model, double clip, Executor& executor,
+// What is replayed: a model, or an adapter on a frozen one.
+struct Replayed {
+  std::string folder, base;  // of the adapter
+  bool is_adapter = false;
+  std::unique_ptr<WeightSource> weights;
+  AdapterSpec adapter = {};
+};
+
+// Of the folder, or of the model that `base` of expected_training.json names; of an adapter its base's.
+Replayed open_replayed(const std::string& folder, const std::string& base) {
+  Replayed all{.folder = folder, .base = base, .is_adapter = is_adapter_folder(folder)};
+  if (!all.is_adapter) {
+    all.weights = open_weights(trained_model(folder));
+    return all;
+  }
+  if (base.empty()) all.base = adapter_base(folder);
+  all.weights = open_weights(all.base);
+  Adapter adapter = read_adapter(folder, all.weights->config());
+  all.adapter = adapter.spec;
+  all.adapter.dropout = 0;
+  all.weights = add_adapter(std::move(all.weights), std::move(adapter));
+  return all;
+}
+
+std::vector<float> gradient_of(Executor& executor, const std::string& param) {
+  const LogicalState gradient = find_logical_state(executor.program(), param, StateRole::kGradient);
+  std::vector<float> values(static_cast<size_t>(gradient.type.shape.elements()));
+  read_logical(executor, gradient, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+// Per tensor of the checkpoint: a stacked one (GPT-2's q, k, v) counts as one, as the framework that wrote it saw it;
+// of an adapter per tensor that is trained. The file holds gradients after clipping, as the optimiser saw them: ours
+// are multiplied by the same factor.
+void compare_gradients(const Replayed& replayed, const ModelConfig& model, double clip, Executor& executor,
                        TrainingReport& report) {
-  std::string path = folder + "/expected_grads_step0.safetensors";
+  constexpr const char *kStem = "expected_grads_step0", *kPrefix = "grad.";
+  const std::string path = replayed.folder + "/" + kStem + ".safetensors";
   if (!path_exists(path)) return;
   report.has_gradients = true;
-  auto expected = open_safetensors(path);
+  const auto add = [&](const std::string& param, const std::vector<float>& theirs, double& error, double& size) {
+    std::vector<float> ours = gradient_of(executor, param);
+    size += squared_norm(theirs);
+    for (size_t i = 0; i < ours.size(); ++i) ours[i] = static_cast<float>(clip * ours[i]) - theirs[i];
+    error += squared_norm(ours);
+  };
+  const auto judge = [&](const std::string& name, double error, double size) {
+    const double relative = relative_error(std::sqrt(error) + std::sqrt(size), std::sqrt(size));
+    if (!(relative <= report.max_gradient_error)) report.max_gradient_error = relative, report.worst_gradient = name;
+  };
+  if (replayed.is_adapter) {
+    const Adapter expected = read_adapter_tensors(replayed.folder, replayed.weights->config(), kStem, kPrefix);
+    for (const auto& [param, theirs] : expected.tensors) {
+      double error = 0, size = 0;
+      add(param, read_floats(theirs), error, size);
+      judge(param, error, size);
+    }
+    return;
+  }
+  const auto expected = open_safetensors(path);
   for (const CheckpointTensor& tensor : checkpoint_tensors(model)) {
     if (tensor.part > 0) continue;  // compared with the first
     double error = 0, size = 0;
-    for (const std::string& param : tensor.params) {
-      const LogicalState gradient = find_logical_state(executor.program(), param, StateRole::kGradient);
-      std::vector<float> ours(static_cast<size_t>(gradient.type.shape.elements()));
-      read_logical(executor, gradient, std::as_writable_bytes(std::span(ours)));
-      std::vector<float> theirs = read_parameter(*expected, model, param, "grad.");
-      size += squared_norm(theirs);
-      for (size_t i = 0; i < ours.size(); ++i) ours[i] = static_cast<float>(clip * ours[i]) - theirs[i];
-      error += squared_norm(ours);
-    }
-    double relative = relative_error(std::sqrt(error) + std::sqrt(size), std::sqrt(size));
-    if (!(relative <= report.max_gradient_error))
-      report.max_gradient_error = relative, report.worst_gradient = tensor.name;
+    for (const std::string& param : tensor.params)
+      add(param, read_parameter(*expected, model, param, kPrefix), error, size);
+    judge(tensor.name, error, size);
   }
 }
 
-// The batch that every step is made on.
-struct FixedBatch {
-  Batch batch;
+// The micro-batches that every step is made on.
+struct FixedBatches {
+  std::vector<Batch> batches;
   int64_t sequences = 0, length = 0;
 };
 
-FixedBatch read_batch(const std::string& folder, const ModelConfig& model) {
+void check_token(double id, const ModelConfig& model, const std::string& where) {
+  check(id >= 0 && id < static_cast<double>(model.vocab_size), ErrorCode::kCorrupt,
+        "{}: id {} is outside the vocabulary of {}", where, id, model.vocab_size);
+}
+
+// input_ids of expected.safetensors, as one.
+FixedBatches read_batch(const std::string& folder, const ModelConfig& model) {
   auto expected = open_safetensors(folder + "/expected.safetensors");
   TensorView ids = expected->read("input_ids");
   check(ids.type.shape.rank() == 2 && ids.type.shape[1] >= 2, ErrorCode::kCorrupt,
@@ -69,19 +120,67 @@ FixedBatch read_batch(const std::string& folder, const ModelConfig& model) {
     std::vector<int32_t> tokens;
     for (int64_t t = 0; t <= length; ++t) {
       const double id = load_element(ids.type.dtype, ids.bytes.data(), s * (length + 1) + t);
-      check(id >= 0 && id < static_cast<double>(model.vocab_size), ErrorCode::kCorrupt,
-            "{}/expected.safetensors: input_ids: id {} is outside the vocabulary of {}", folder, id, model.vocab_size);
+      check_token(id, model, folder + "/expected.safetensors: input_ids");
       tokens.push_back(static_cast<int32_t>(id));
     }
     packer.add(tokens, {0});
   }
-  return {.batch = packer.finish(), .sequences = sequences, .length = length};
+  return {.batches = {packer.finish()}, .sequences = sequences, .length = length};
 }
 
-// Ten steps of `model` with the folder's weights.
-TrainingReport replay(const std::string& folder, const WeightSource& weights, ModelConfig model,
-                      const CompileOptions& options, bool interpret) {
-  std::string path = folder + "/expected_training.json";
+// Objective sft: the lines {"ids", "mask"} of `examples`, in `micro_batches` by their numbers.
+FixedBatches read_examples(const std::string& folder, const nlohmann::json& json, const std::string& where,
+                           const ModelConfig& model) {
+  const std::string path = folder + "/" + json_get<std::string>(json, "examples", where);
+  std::vector<TokenSample> examples;
+  FixedBatches all;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string at = fmt::format("{}:{}", path, examples.size() + 1);
+    const nlohmann::json example = parse_json(line, at);
+    TokenSample& sample = examples.emplace_back();
+    sample.tokens = json_get<std::vector<int32_t>>(example, "ids", at), sample.segments = {0};
+    sample.counts = json_get<std::vector<uint8_t>>(example, "mask", at);
+    check(sample.tokens.size() >= 2 && sample.counts.size() == sample.tokens.size(), ErrorCode::kCorrupt,
+          "{}: {} ids and a mask of {} (want as many, at least 2)", at, sample.tokens.size(), sample.counts.size());
+    for (int32_t id : sample.tokens) check_token(id, model, at);
+    all.length = std::max(all.length, std::ssize(sample.tokens) - 1);
+  }
+  const auto groups = json_get<std::vector<std::vector<size_t>>>(json, "micro_batches", where);
+  for (const auto& group : groups) all.sequences = std::max(all.sequences, std::ssize(group));
+  for (const auto& group : groups) {
+    BatchPacker packer(all.sequences, all.length, false);
+    for (size_t i : group) {
+      check(i < examples.size(), ErrorCode::kCorrupt, "{}: micro_batches names example {} of {}", where, i,
+            examples.size());
+      packer.add(examples[i]);
+    }
+    all.batches.push_back(packer.finish());
+  }
+  check(!all.batches.empty(), ErrorCode::kCorrupt, "{}: micro_batches is empty", where);
+  return all;
+}
+
+// AdamW on matrices alone, at a constant rate; clipping of the whole norm.
+OptimizerConfig read_optimizer(const nlohmann::json& json, const std::string& where) {
+  OptimizerConfig o{
+      .lr = 1e-3, .warmup_steps = 0, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+  const auto number = [&](const char* key, double& value) {
+    if (json.contains(key)) value = json_get<double>(json, key, where);
+  };
+  number("lr", o.lr), number("eps", o.eps), number("weight_decay", o.weight_decay), number("clip", o.clip);
+  if (json.contains("betas")) {
+    const auto betas = json_get<std::vector<double>>(json, "betas", where);
+    check(betas.size() == 2, ErrorCode::kCorrupt, "{}: betas has {} numbers (want 2)", where, betas.size());
+    o.beta1 = betas[0], o.beta2 = betas[1];
+  }
+  o.min_lr = o.lr;
+  return o;
+}
+
+// The steps of `model` with the folder's weights.
+TrainingReport replay(const Replayed& replayed, ModelConfig model, const CompileOptions& options, bool interpret) {
+  const std::string path = replayed.folder + "/expected_training.json";
   nlohmann::json json = parse_json(read_file(path), path);
   TrainingReport report;
   report.expected_losses = json_get<std::vector<double>>(json, "losses", path);
@@ -90,26 +189,21 @@ TrainingReport replay(const std::string& folder, const WeightSource& weights, Mo
         ErrorCode::kCorrupt, "{}: {} losses and {} gradient norms (want as many of both)", path,
         report.expected_losses.size(), report.expected_grad_norms.size());
 
-  const FixedBatch fixed = read_batch(folder, model);
-
-  // The settings expected_training.json names: lr 1e-3 constant, betas (0.9, 0.95), decay 0.1 on matrices, clip 1.
-  OptimizerConfig optimizer{.lr = 1e-3,
-                            .min_lr = 1e-3,
-                            .warmup_steps = 0,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .eps = 1e-8,
-                            .weight_decay = 0.1,
-                            .clip = 1.0};
+  const std::string objective = json.contains("objective") ? json_get<std::string>(json, "objective", path) : "";
+  check(objective.empty() || objective == "sft", ErrorCode::kUnsupported, "{}: objective is {} (supported: none, sft)",
+        path, objective);
+  const FixedBatches fixed =
+      objective == "sft" ? read_examples(replayed.folder, json, path, model) : read_batch(replayed.folder, model);
+  const OptimizerConfig optimizer = read_optimizer(json, path);
   model.dropout = 0;
-  Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length),
+  Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length, false, replayed.adapter),
                   {.optimizer = optimizer, .compile = options, .interpret = interpret});
-  load_weights(weights, stepper.executor());
+  load_weights(*replayed.weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
-    const StepResult result = stepper.step({.micro_batches = {&fixed.batch, 1}, .lr = optimizer.lr, .step = step});
+    const StepResult result = stepper.step({.micro_batches = fixed.batches, .lr = optimizer.lr, .step = step});
     double clip = std::min(1.0, optimizer.clip / (result.grad_norm + 1e-6));
-    if (i == 0) compare_gradients(folder, model, clip, stepper.executor(), report);
+    if (i == 0) compare_gradients(replayed, model, clip, stepper.executor(), report);
     report.losses.push_back(result.loss);
     report.grad_norms.push_back(result.grad_norm);
     report.max_loss_error = std::max(report.max_loss_error, relative_error(result.loss, report.expected_losses[i]));
@@ -128,12 +222,20 @@ TrainingTolerance training_tolerance(const Recipe& recipe) {
   return {.losses = 0.1, .gradients = 0.5};  // E5M2 gradients: rounded by up to 1/8; wrong ones are 1.4 away
 }
 
-TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret) {
-  auto weights = open_weights(folder);
-  const ModelConfig& model = weights->config();
-  TrainingReport report = replay(folder, *weights, model, options, interpret);
+std::string trained_model(const std::string& folder) {
+  const std::string path = folder + "/expected_training.json";
+  if (!path_exists(path)) return folder;
+  const nlohmann::json json = parse_json(read_file(path), path);
+  return json.contains("base") ? folder + "/" + json_get<std::string>(json, "base", path) : folder;
+}
+
+TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret,
+                               const std::string& base) {
+  const Replayed replayed = open_replayed(folder, base);
+  const ModelConfig& model = replayed.weights->config();
+  TrainingReport report = replay(replayed, model, options, interpret);
   if (const auto eager = eager_reference(model)) {
-    TrainingReport other = replay(folder, *weights, *eager, options, interpret);
+    TrainingReport other = replay(replayed, *eager, options, interpret);
     other.eager_reference = true;
     if (other.max_loss_error < report.max_loss_error) return other;
   }
@@ -141,8 +243,9 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
 }
 
 std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options) {
+  if (!path_exists(folder + "/expected.safetensors") || is_adapter_folder(folder)) return "";
   const auto weights = open_weights(folder);
-  const FixedBatch fixed = read_batch(folder, weights->config());
+  const FixedBatches fixed = read_batch(folder, weights->config());
   Program program;
   Graph& graph =
       program.add_graph(LanguageModel(weights->config(), fixed.sequences, fixed.length).loss(GraphRole::kEval, 0));
@@ -161,7 +264,7 @@ std::string relu_inputs_on_other_sides(const std::string& folder, const CompileO
     Stepper& stepper =
         *both.emplace_back(std::make_unique<Stepper>(plan, StepperOptions{.compile = options, .interpret = interpret}));
     load_weights(*weights, stepper.executor());
-    stepper.evaluate(fixed.batch);
+    stepper.evaluate(fixed.batches[0]);
   }
   constexpr int64_t kShown = 4;
   std::string words;

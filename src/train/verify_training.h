@@ -1,4 +1,5 @@
-// `octet verify --training`: replays expected_training.json (AdamW on one fixed batch) and compares losses, gradient
+// `octet verify --training`: replays expected_training.json (AdamW on a fixed step's batches; its lr, betas, eps,
+// weight_decay and clip, else those of the goldens) and compares losses, gradient
 // norms and, where expected_grads_step0.safetensors is present, every gradient of the first step.
 #pragma once
 
@@ -30,8 +31,14 @@ struct TrainingReport {
   }
 };
 
-// `interpret`: by the interpreter instead of the Target's executor.
-TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false);
+// The folder itself, or the relative one that `base` of its expected_training.json names.
+std::string trained_model(const std::string& folder);
+
+// Of a model's folder, of one whose expected_training.json names a model by `base`, or of an adapter's, which is
+// trained on the frozen base (`base`: "" as the folder says). Batches are input_ids of expected.safetensors or, under
+// objective sft, `micro_batches` of `examples`. `interpret`: by the interpreter instead of the Target's executor.
+TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false,
+                               const std::string& base = {});
 
 // ReLU inputs of the first step's forward pass whose sign differs between the Target's float32 sums and the
 // interpreter's exact ones: each passes a gradient that the expected run blocked, or the reverse, whatever the
