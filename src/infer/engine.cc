@@ -13,6 +13,7 @@
 #include "infer/ngram_drafter.h"
 #include "infer/ranked_runner.h"
 #include "passes/serving_graphs.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -132,7 +133,7 @@ std::unique_ptr<Drafter> open_drafter(const EngineOptions& o, const ModelConfig&
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const EngineOptions& o, int64_t vocab) {
   std::unique_ptr<Tokenizer> tokenizer;
   try {
-    tokenizer = load_tokenizer(o.tokenizer.empty() ? model : o.tokenizer);
+    tokenizer = load_tokenizer(o.tokenizer.empty() ? tokenizer_folder(model) : o.tokenizer);
   } catch (const Error& error) {
     if ((o.needs_tokenizer && !o.random_weights) || !o.tokenizer.empty()) throw;
     log_warning("ids only: {}", error.message());

@@ -1,12 +1,10 @@
 // quantize_folder (quantized_folder.h): scales and codes of a model, tensor by tensor.
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/threads.h"
 #include "io/safetensors.h"
-#include "io/tokenizer.h"
+#include "weights/export_folder.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -14,29 +12,11 @@ namespace {
 
 std::string gemm_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
 
-// Whether the rows of q and k must change places: llama2.c files rotate neighbours (2i, 2i + 1), Llama folders halves
-// (i, i + d/2).
-bool pairs_differ(const ModelConfig& config, const std::string& param) {
-  return config.architecture == "llama" && config.rope.interleaved &&
-         (param.ends_with("attn.q.weight") || param.ends_with("attn.k.weight"));
-}
-
-std::vector<float> in_halves(const std::vector<float>& from, int64_t rows, int64_t cols, int64_t head) {
-  std::vector<float> to(from.size());
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r % head, source = r - at + (at < head / 2 ? 2 * at : 2 * (at - head / 2) + 1);
-    std::copy_n(from.begin() + static_cast<ptrdiff_t>(source * cols), cols,
-                to.begin() + static_cast<ptrdiff_t>(r * cols));
-  }
-  return to;
-}
-
 // What becomes of one tensor of the folder.
 struct Plan {
   CheckpointTensor tensor;
   Shape shape;  // as stored
   bool fp8 = false;
-  std::vector<Shape> params;
 };
 
 std::vector<Plan> plan_tensors(const ModelConfig& config, const LinearLayout& layout) {
@@ -45,7 +25,6 @@ std::vector<Plan> plan_tensors(const ModelConfig& config, const LinearLayout& la
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
     Plan plan{.tensor = tensor, .shape = tensor_shape(tensor, shapes)};
     for (const std::string& param : tensor.params) {
-      plan.params.push_back(shapes.at(param));
       plan.fp8 = param.ends_with(".weight") && layout.x_of.contains(gemm_of(param));
     }
     plans.push_back(std::move(plan));
@@ -59,29 +38,13 @@ float amax_of(const CalibratedAmax& amax, const std::string& name) {
   return found->second;
 }
 
-// A folder and its parents; those that were not there before go again unless keep() was called.
-class NewFolder {
- public:
-  explicit NewFolder(const std::string& path) {
-    for (std::string at = path; !path_exists(at) && parent_folder(at) != at; at = parent_folder(at)) made_ = at;
-    make_folders(path);
-  }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-  ~NewFolder() {
-    std::error_code ignored;
-    if (!made_.empty()) std::filesystem::remove_all(made_, ignored);
-  }
-  void keep() { made_.clear(); }
-
- private:
-  std::string made_;  // the topmost that was not there
-};
-
 class FolderMaker {
  public:
   FolderMaker(const WeightSource& source, const QuantizeFolderOptions& options)
-      : source_(source), options_(options), layout_(linear_layout(source.config())) {
+      : source_(source),
+        options_(options),
+        layout_(linear_layout(source.config())),
+        shapes_(param_shapes(source.config())) {
     plans_ = plan_tensors(source.config(), layout_);
     for (const Plan& plan : plans_) declare(plan);
     if (options.scheme.kv_cache) declare_cache();
@@ -96,7 +59,9 @@ class FolderMaker {
     if (auto small = small_.find(name); small != small_.end()) return small->second;
     for (const Plan& plan : plans_) {
       if (plan.tensor.name == name)
-        return plan.fp8 ? make_codes(plan) : stored_bytes(plan.tensor, plan.shape, values(plan), options_.rest);
+        return plan.fp8
+                   ? make_codes(plan)
+                   : stored_bytes(plan.tensor, plan.shape, tensor_values(source_, plan.tensor, shapes_), options_.rest);
       if (plan.fp8 && plan.tensor.name + "_scale" == name) return as_bytes(quantized(plan).scale_inv);
     }
     fail(ErrorCode::kInternal, "tensor {} was not declared", name);
@@ -143,15 +108,14 @@ class FolderMaker {
     }
   }
 
-  std::vector<float> values(const Plan& plan) const { return tensor_values(source_, plan.tensor); }
-
   // The tensor quantized last: codes and scales are asked for one after the other.
   const QuantizedMatrix& quantized(const Plan& plan) {
     if (last_name_ == plan.tensor.name) return last_;
     const bool transposed = plan.tensor.transposed;
     const bool blocks = options_.scheme.weights == ScaleLayout::kTile128;
-    last_ = quantize_matrix(values(plan), plan.shape[transposed ? 1 : 0], plan.shape[transposed ? 0 : 1],
-                            {.layout = options_.scheme.weights, .power_of_two = blocks});
+    last_ =
+        quantize_matrix(tensor_values(source_, plan.tensor, shapes_), plan.shape[transposed ? 1 : 0],
+                        plan.shape[transposed ? 0 : 1], {.layout = options_.scheme.weights, .power_of_two = blocks});
     last_name_ = plan.tensor.name;
     return last_;
   }
@@ -168,6 +132,7 @@ class FolderMaker {
   const WeightSource& source_;
   const QuantizeFolderOptions& options_;
   LinearLayout layout_;
+  ParamShapes shapes_;
   std::vector<Plan> plans_;
   std::vector<NamedType> types_;
   std::map<std::string, std::vector<std::byte>> small_;
@@ -176,36 +141,6 @@ class FolderMaker {
 };
 
 }  // namespace
-
-std::vector<float> tensor_values(const WeightSource& source, const CheckpointTensor& tensor) {
-  const ParamShapes shapes = param_shapes(source.config());
-  if (tensor.parts > 1)
-    return read_part(source.view(tensor.params[0], shapes.at(tensor.params[0])), tensor.part, tensor.parts);
-  return join_params(tensor, tensor_shape(tensor, shapes).elements(), [&](size_t i) {
-    const std::string& param = tensor.params[i];
-    const Shape& shape = shapes.at(param);
-    std::vector<float> part = source.read(param, shape);
-    if (!pairs_differ(source.config(), param)) return part;
-    return in_halves(part, shape[0], shape[1], source.config().head_size());
-  });
-}
-
-void write_model_folder(const std::string& folder, const std::vector<NamedType>& types, const MakeTensor& make,
-                        const std::string& config, const std::string& tokenizer_folder,
-                        const std::function<void(int64_t, int64_t)>& on_progress) {
-  NewFolder made(folder);
-  SafetensorsFolderWriter writer(folder, types, {{"format", "pt"}});
-  const auto total = static_cast<int64_t>(writer.tensors().size());
-  int64_t done = 0;
-  for (const NamedType& entry : writer.tensors()) {
-    writer.write(entry.name, make(entry.name));
-    if (on_progress) on_progress(++done, total);
-  }
-  writer.finish();
-  write_file(folder + "/config.json", config);
-  copy_tokenizer_files(tokenizer_folder, folder);
-  made.keep();
-}
 
 void check_quantize_options(const WeightSource& source, const QuantizeFolderOptions& options) {
   const FolderQuantization& scheme = options.scheme;

@@ -8,6 +8,7 @@
 #include "base/integers.h"
 #include "base/json.h"
 #include "base/threads.h"
+#include "weights/export_folder.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
@@ -156,7 +157,7 @@ void quantize_to_nf4(const WeightSource& source, const std::string& tokenizer_fo
     const auto found = std::prev(tensors.upper_bound(name));
     const CheckpointTensor& tensor = found->second;
     const Shape shape = tensor_shape(tensor, shapes);
-    const std::vector<float> values = tensor_values(source, tensor);
+    const std::vector<float> values = tensor_values(source, tensor, shapes);
     if (!in_codes(tensor, layout)) return stored_bytes(tensor, shape, values, rest);
     const Nf4Matrix matrix = quantize_nf4(values);
     if (name == tensor.name) return bytes_of(matrix.codes);

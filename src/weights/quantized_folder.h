@@ -100,14 +100,4 @@ void quantize_folder(const WeightSource& source, const std::string& tokenizer_fo
                      const QuantizeFolderOptions& options,
                      const std::function<void(int64_t, int64_t)>& on_progress = {});
 
-// The values of a checkpoint tensor, all its parameters in the order of its rows: [N, K].
-std::vector<float> tensor_values(const WeightSource& source, const CheckpointTensor& tensor);
-
-// Writes a folder: `make` gives the bytes of each tensor of `types` when its turn comes; then config.json and tokenizer
-// files. A folder that was not there goes again where it fails.
-using MakeTensor = std::function<std::vector<std::byte>(const std::string& name)>;
-void write_model_folder(const std::string& folder, const std::vector<NamedType>& types, const MakeTensor& make,
-                        const std::string& config, const std::string& tokenizer_folder,
-                        const std::function<void(int64_t, int64_t)>& on_progress);
-
 }  // namespace octet

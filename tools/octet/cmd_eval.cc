@@ -12,6 +12,7 @@
 #include "octet/commands.h"
 #include "passes/serving_graphs.h"
 #include "train/checkpoint.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -47,7 +48,7 @@ void run_eval(const Options& options) {
   auto weights = open_weights(folder);
   std::unique_ptr<Tokenizer> tokenizer;
   const EngineOptions& engine = options.engine;
-  std::string tokenizer_path = engine.tokenizer.empty() ? folder : engine.tokenizer;
+  std::string tokenizer_path = engine.tokenizer.empty() ? tokenizer_folder(folder) : engine.tokenizer;
   if (!options.texts.empty() || !engine.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
   if (!tokenizer) try {
       tokenizer = load_tokenizer(tokenizer_path);

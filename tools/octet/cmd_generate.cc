@@ -18,6 +18,7 @@
 #include "io/tokenizer.h"
 #include "numbers.h"
 #include "octet/commands.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -306,7 +307,8 @@ void run_generate(Options& options) {
   auto engine = Engine::open(folder, options.engine);
   if (engine == nullptr) return;  // another rank's process
   if (!options.interactive) return generate_all(*engine, options);
-  auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  auto tokenizer =
+      load_tokenizer(options.engine.tokenizer.empty() ? tokenizer_folder(folder) : options.engine.tokenizer);
   interact(*engine, *tokenizer, options);
 }
 

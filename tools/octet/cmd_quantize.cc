@@ -9,6 +9,7 @@
 #include "eval/calibrate.h"
 #include "numbers.h"
 #include "octet/quantize.h"
+#include "weights/adapter_folder.h"
 #include "weights/quantize_nf4.h"
 
 namespace octet {
@@ -55,7 +56,7 @@ void run_quantize(const Options& options) {
   std::unique_ptr<Tokenizer> tokenizer;
   const bool named = !options.engine.tokenizer.empty();  // copied into the folder, whatever its format
   if (calibrates || named || !options.text.empty())
-    tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+    tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? tokenizer_folder(folder) : options.engine.tokenizer);
 
   const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
   std::optional<PerplexityResult> before;
@@ -80,9 +81,9 @@ void run_quantize(const Options& options) {
   Progress progress({.title = "quantize", .unit = "tensor"});
   const auto on_progress = [&](int64_t done, int64_t) { progress.update(done); };
   if (options.to == "nf4")
-    quantize_to_nf4(*weights, named ? "" : folder, options.out, DType::kBF16, on_progress);
+    quantize_to_nf4(*weights, named ? "" : tokenizer_folder(folder), options.out, DType::kBF16, on_progress);
   else
-    quantize_folder(*weights, named ? "" : folder, options.out, job, on_progress);
+    quantize_folder(*weights, named ? "" : tokenizer_folder(folder), options.out, job, on_progress);
   if (named) tokenizer->save(options.out);
   progress.finish();
   if (!before) {

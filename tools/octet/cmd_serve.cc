@@ -22,6 +22,7 @@
 #include "octet/commands.h"
 #include "serve/response_store.h"
 #include "serve/server.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -161,7 +162,7 @@ void run_serve(Options& options) {
   if (!follows) server.emplace(server_options);  // a port that is taken is told before the model loads
   const std::string url = server ? url_of(server_options.http, server->port()) : "";
   if (server) log_info("listening at {}: 503 until the model is loaded", url);
-  tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? tokenizer_folder(folder) : options.engine.tokenizer);
   EnginePlan plan;
   options.engine.planned = [&plan](const EnginePlan& planned) { plan = planned; };
   engine = Engine::open(folder, options.engine);
@@ -171,7 +172,7 @@ void run_serve(Options& options) {
   model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = options.names;
   model.created = serve::unix_seconds(), model.version = version_text("octet");
   serve::read_generation_config(folder, model.sampling);
-  if (engine->encoder() == nullptr) serve::read_chat(folder, options.chat_template, model);
+  if (engine->encoder() == nullptr) serve::read_chat(tokenizer_folder(folder), options.chat_template, model);
   if (options.trust_templates) model.request_templates = std::make_shared<serve::TemplateCache>();
   if (engine->encoder() == nullptr) model.trie = make_token_trie(*tokenizer);
   if (!options.reply_format.empty()) model.reply_format = options.reply_format;

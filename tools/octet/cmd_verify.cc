@@ -9,6 +9,7 @@
 #include "exec/executor.h"
 #include "octet/commands.h"
 #include "train/verify_training.h"
+#include "weights/adapter_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -23,8 +24,10 @@ void print_reference(bool eager) {
       "own\n");
 }
 
-void report_inference(const std::string& folder, const CompileOptions& options, const LogitTolerance& tolerance) {
-  VerifyReport report = verify_inference(folder, options.recipe, options.target);
+void report_inference(const std::string& folder, const std::string& base, const CompileOptions& options,
+                      const LogitTolerance& tolerance) {
+  constexpr int64_t kPrompt = 11;  // of greedy_ids
+  VerifyReport report = verify_inference(folder, options.recipe, options.target, kPrompt, base);
   fmt::print("{}: {} compared, max abs error {:.3g}, mean {:.3g}, relative {:.3g} ({} tolerance of {}: {:.3g})\n",
              fmt::join(report.compared, ", "), report.logits, report.max_logit_error, report.mean_logit_error,
              report.relative_error, tolerance.relative ? "relative" : "absolute", options.recipe.name,
@@ -41,9 +44,9 @@ void report_inference(const std::string& folder, const CompileOptions& options, 
   if (!report.passed(tolerance)) throw CLI::RuntimeError(1);
 }
 
-void report_training(const std::string& folder, const CompileOptions& options, const TrainingTolerance& tolerance,
-                     bool interpret) {
-  TrainingReport report = verify_training(folder, options, interpret);
+void report_training(const std::string& folder, const std::string& base, const CompileOptions& options,
+                     const TrainingTolerance& tolerance, bool interpret) {
+  TrainingReport report = verify_training(folder, options, interpret, base);
   fmt::print("step      loss  expected  grad norm  expected\n");
   for (size_t i = 0; i < report.losses.size(); ++i)
     fmt::print("{:4} {:9.6f} {:9.6f} {:10.6f} {:9.6f}\n", i + 1, report.losses[i], report.expected_losses[i],
@@ -68,7 +71,7 @@ void report_training(const std::string& folder, const CompileOptions& options, c
 }
 
 struct Options {
-  std::string folder;
+  std::string folder, base;
   EngineOptions engine = {.device = "cpu"};
   bool training = false, interpret = false;
   std::optional<double> tolerance;
@@ -77,8 +80,15 @@ struct Options {
 void run_verify(const Options& options) {
   const std::string folder = model_folder(options.folder);
   const Target target = target_of(resolve_device(options.engine.device));
+  const bool adapter = is_adapter_folder(folder);
+  check(options.base.empty() || adapter, ErrorCode::kInvalidArgument,
+        "--base {}: {} is no adapter of PEFT (it has no adapter_config.json, or weights of a model beside it)",
+        options.base, folder);
+  const std::string base = !adapter               ? (options.training ? trained_model(folder) : folder)
+                           : options.base.empty() ? adapter_base(folder)
+                                                  : model_folder(options.base);
   const CompileOptions compile{.target = target,
-                               .recipe = serving_recipe(*open_weights(folder), target, options.engine.recipe)};
+                               .recipe = serving_recipe(*open_weights(base), target, options.engine.recipe)};
   LogitTolerance logits = logit_tolerance(compile.recipe);
   TrainingTolerance training = training_tolerance(compile.recipe);
   if (options.tolerance) {
@@ -86,8 +96,8 @@ void run_verify(const Options& options) {
           "--tolerance {} (want > 0)", *options.tolerance);
     logits.largest = training.losses = training.gradients = *options.tolerance;
   }
-  if (options.training) return report_training(folder, compile, training, options.interpret);
-  report_inference(folder, compile, logits);
+  if (options.training) return report_training(folder, adapter ? base : "", compile, training, options.interpret);
+  report_inference(folder, adapter ? base : "", compile, logits);
 }
 
 }  // namespace
@@ -100,8 +110,12 @@ void add_verify_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
   octet verify hf_goldens/bert                 hidden states, pooled vectors, logits: what it holds
-  octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json)");
-  command->add_option("folder", options->folder, "Hugging Face folder with expected.safetensors")->required();
+  octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json
+  octet verify ADAPTER --base llama            a folder of PEFT, merged into a base other than the one it names)");
+  command
+      ->add_option("folder", options->folder, "Hugging Face folder, or an adapter of PEFT, with expected.safetensors")
+      ->required();
+  command->add_option("--base", options->base, "of an adapter: the folder of its base (default: as it says)");
   command->add_flag("--training", options->training, "replay expected_training.json");
   command->add_flag("--interpret", options->interpret,
                     "with --training: run the interpreter, which sums in float64; slow");
