@@ -138,6 +138,9 @@ struct Fields {
 };
 
 std::regex compile(const std::string& expression, const std::string& what) {
+  constexpr size_t kMost = 2000;  // a deeper one would overflow the parser's stack
+  check(expression.size() <= kMost, ErrorCode::kUnsupported,
+        "{}: a regular expression of {} characters (want at most {})", what, expression.size(), kMost);
   try {
     return std::regex(expression);
   } catch (const std::regex_error& error) {

@@ -13,6 +13,7 @@
 #include "eval/verify.h"
 #include "io/safetensors.h"
 #include "weights/adapter_modules.h"
+#include "weights/quantized_folder.h"
 
 namespace octet {
 namespace {
@@ -55,6 +56,16 @@ TEST(AdapterFolder, MergedTensorsAreThoseOfPeft) {
       ++compared;
     }
     EXPECT_EQ(compared, expected->names().size()) << name;
+  }
+}
+
+TEST(AdapterFolder, EveryRecipeQuantizesMergedWeights) {
+  const std::string folder = vectors("lora_qo");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("adapt/adapters");
+  for (const char* name : {"bf16", "fp8-current", "int8"}) {
+    const Recipe recipe = parse_recipe(name);
+    const VerifyReport report = verify_inference(folder, recipe, cpu_target());
+    EXPECT_TRUE(report.passed(logit_tolerance(recipe))) << name << " " << report.relative_error;
   }
 }
 
@@ -319,6 +330,28 @@ TEST(AdapterFolder, BadFoldersAreRefusedWithWhatIsWrong) {
   EXPECT_NE(error_of([&] { open_weights(made.folder.file("adapter")); }).find(file), std::string::npos);
   remove_path(file), write_file(made.folder.file("adapter/adapter_model.bin"), "pickle");
   EXPECT_NE(error_of([&] { open_weights(made.folder.file("adapter")); }).find("is a pickle"), std::string::npos);
+}
+
+TEST(AdapterFolder, ABaseInCodesIsMergedFromItsValuesOrRefused) {
+  Made made;
+  made.usual();
+  quantize_folder(*open_weights(made.folder.file("base")), "", made.folder.file("fp8"), {.rest = DType::kF32});
+  made.adapter["base_model_name_or_path"] = "../fp8";
+  const auto merged = open_weights(made.write()), base = open_weights(made.folder.file("fp8"));
+  ASSERT_TRUE(merged->recipe().has_value());
+  const std::string q = "model.layers.0.self_attn.q_proj.";
+  expect_near(merged->read("layers.0.attn.q.weight", {16, 16}),
+              sum_of(base->read("layers.0.attn.q.weight", {16, 16}), made.values(q + "lora_A.weight"),
+                     made.values(q + "lora_B.weight"), 2, 1.5));
+
+  const std::string packed = test_data_path("serving/packed/gptq_sym_g64");
+  if (packed.empty()) GTEST_SKIP() << missing_test_data("serving/packed/gptq_sym_g64");
+  const ModelConfig config = open_weights(packed)->config();
+  const Shape shape = param_shapes(config).at("layers.0.attn.q.weight");
+  made.tensors.clear();
+  made.adapter["base_model_name_or_path"] = packed, made.adapter["target_modules"] = ".*layers.0.self_attn.q_proj";
+  made.add("model.layers.0.self_attn.q_proj", shape[0], shape[1]);
+  EXPECT_NE(made.error().find("of the base is in i4 codes"), std::string::npos) << made.error();
 }
 
 TEST(AdapterFolder, TargetsByExpressionByLayersAndByExclusion) {
