@@ -320,7 +320,7 @@ TEST(AdapterFolder, BadFoldersAreRefusedWithWhatIsWrong) {
       "has 50 rows, the base's vocabulary 48");
   refused([](Made& m) { m.adapter["trainable_token_indices"] = {3}; }, "trainable_tokens_delta of 0 modules");
   refused([](Made& m) { m.adapter["use_dora"] = true; }, "has no magnitude");
-  refused([](Made& m) { m.adapter["base_model_name_or_path"] = "org/model"; }, "is no folder here");
+  refused([](Made& m) { m.adapter["base_model_name_or_path"] = "org/model"; }, "is not a folder here");
   refused([](Made& m) { m.adapter["base_model_name_or_path"] = "../adapter"; }, "is an adapter too");
 
   Made made;
