@@ -19,6 +19,8 @@ struct Target {
   bool met = false;  // a node of the graph reads the parameter
 };
 
+constexpr const char *kTable = "embed.weight", *kHead = "head.weight";
+
 bool is_product(Op op) { return op == Op::kMatmul || op == Op::kGroupedMatmul; }
 
 class AdaptedGraph {
@@ -30,12 +32,16 @@ class AdaptedGraph {
         b_(rewriter_.builder()),
         dropout_(graph.role() == GraphRole::kTrain ? adapter.dropout : 0) {
     find_targets();
+    const Value rng = old_.find_leaf(Op::kInput, "rng");
+    if (rng.exists() && dropout_ > 0) rewriter_.copy(rng.node);
+    for (const Node& node : old_.nodes()) key_ = std::max(key_, node.attrs.get_or<int64_t>("key", 0));
   }
 
   Graph run() {
     for (int32_t i = 0; i < old_.size(); ++i) {
       const NodeId id{i};
       const Node& node = old_.node(id);
+      if (node.op == Op::kInput && rewriter_.is_mapped({id, 0})) continue;
       if (node.op == Op::kParam && !std::ranges::count(spec_.trained, node.name)) {
         Node frozen = node;
         frozen.attrs.set("update", "none");
@@ -49,12 +55,15 @@ class AdaptedGraph {
       const auto [first, last] = targets_.equal_range(param);
       for (auto found = first; found != last; ++found)
         if (is_of(spec_.low_rank[found->second.adapter], node)) adapt(id, found->second);
+      if (param == kTable) node.op == Op::kEmbedding ? add_rows(id) : replace_columns(id);
     }
     for (const auto& [param, target] : targets_)
       check(target.met, ErrorCode::kUnsupported,
             "adapter {}: nothing in the model multiplies rows by {} or looks them up in it: adapt linears and "
             "embeddings",
             spec_.low_rank[target.adapter].name, param);
+    check(spec_.virtual_tokens == 0 || has_prompt_, ErrorCode::kUnsupported,
+          "adapter: the model looks up no ids in {}, in front of which virtual tokens would stand", kTable);
     return rewriter_.finish();
   }
 
@@ -78,7 +87,8 @@ class AdaptedGraph {
             low.scale);
       check(!low.params.empty(), ErrorCode::kInvalidArgument, "adapter {}: it adapts no parameter", low.name);
       int64_t row = 0;
-      for (const std::string& name : low.params) {
+      for (std::string name : low.params) {
+        if (name == kHead && !old_.find_leaf(Op::kParam, name).exists()) name = kTable;  // a tied head
         const int64_t rows = param(name, low.name).results[0].shape[0];
         for (auto [found, end] = targets_.equal_range(name); found != end; ++found)
           check(is_head(low) != is_head(spec_.low_rank[found->second.adapter]), ErrorCode::kInvalidArgument,
@@ -87,6 +97,15 @@ class AdaptedGraph {
         row += rows;
       }
       rows_.push_back(row);
+    }
+    if (!spec_.token_rows.empty()) {
+      const int64_t vocab = param(kTable, "of rows of tokens").results[0].shape[0];
+      const auto falls = std::ranges::adjacent_find(spec_.token_rows, std::greater_equal());
+      check(falls == spec_.token_rows.end() && spec_.token_rows[0] >= 0 && spec_.token_rows.back() < vocab,
+            ErrorCode::kInvalidArgument, "adapter: rows of tokens are {} to {} (want ascending ids below {})",
+            spec_.token_rows[0], spec_.token_rows.back(), vocab);
+      check(std::ranges::count(spec_.trained, kTable) == 0, ErrorCode::kInvalidArgument,
+            "adapter: {} is trained whole, and some of its rows beside it: choose one", kTable);
     }
     for (const std::string& name : spec_.trained) {
       param(name, "trained");
@@ -99,8 +118,7 @@ class AdaptedGraph {
   // A table that is embedding and head at once has an adapter for each.
   static bool is_head(const LowRank& low) { return low.name == "head"; }
   bool is_of(const LowRank& low, const Node& node) const {
-    const std::string& name = low.params[0];
-    return name != "embed.weight" || is_head(low) == (node.op != Op::kEmbedding);
+    return old_.node(node.inputs[1]).name != kTable || is_head(low) == (node.op != Op::kEmbedding);
   }
 
   Value part(const Target& target, Value b) {
@@ -112,6 +130,7 @@ class AdaptedGraph {
     const Node& node = old_.node(id);
     const LowRank& low = spec_.low_rank[target.adapter];
     target.met = true;
+    auto scope = b_.scope(low.name);
     const Node& weight = old_.node(node.inputs[1]);
     check(is_product(node.op) ? node.attr<bool>("trans_b") : true, ErrorCode::kUnsupported,
           "adapter {}: {} is multiplied as [in, out]", low.name, weight.name);
@@ -120,40 +139,40 @@ class AdaptedGraph {
           node.op == Op::kEmbedding ? "an embedding" : "experts");
     const Value y{rewriter_.map({id, 0})};
     Value sum = b_.add(y, node.op == Op::kEmbedding       ? embedding_delta(node, low)
-                          : node.op == Op::kGroupedMatmul ? grouped_delta(node, low)
+                          : node.op == Op::kGroupedMatmul ? grouped_delta(node, low, target)
                                                           : delta(node, low, target));
     if (low.dora) sum = b_.mul(sum, dora_factor(node, low, target));
-    name_last(low.name);
     rewriter_.set({id, 0}, sum);
-  }
-
-  // What the adapter adds has the adapter's name in profiles and dumps.
-  void name_last(const std::string& name) {
-    Graph& graph = rewriter_.graph();
-    for (int32_t i = graph.size() - 1; i >= 0 && graph.node(NodeId{i}).name.empty(); --i)
-      graph.mutable_node(NodeId{i}).name = name + ".adapter";
   }
 
   // As the weight is split over ranks: A by columns with it, B and magnitudes by rows.
   static Split split_of(const Node& weight, const char* split, Split as) {
     return weight.attr<std::string>("split") == split ? as : Split::kNone;
   }
-  // Uniform within 1 / sqrt(in): PEFT's Kaiming values with a = sqrt(5).
-  Value lora_a(const LowRank& low, const Shape& shape, Split split) {
-    const Value a = b_.param(low.name + ".lora_a", shape, {.split = split});
-    Attrs& attrs = rewriter_.graph().mutable_node(a.node).attrs;
+  // Uniform within 1 / sqrt(in): PyTorch's values of a linear, PEFT's of A.
+  Value uniform(const std::string& name, const Shape& shape, int64_t in, Split split) {
+    const Value leaf = b_.param(name, shape, {.split = split});
+    Attrs& attrs = rewriter_.graph().mutable_node(leaf.node).attrs;
     attrs.set("init", "uniform");
-    attrs.set("std", 1 / std::sqrt(3.0 * static_cast<double>(shape[1])));
-    return a;
+    attrs.set("std", 1 / std::sqrt(3.0 * static_cast<double>(in)));
+    return leaf;
+  }
+  Value lora_a(const LowRank& low, const Shape& shape, Split split) {
+    return uniform("lora_a", shape, shape[1], split);
   }
   Value a(const LowRank& low, const Node& weight) {
     return lora_a(low, {low.rank, weight.results[0].shape[1]}, split_of(weight, "row", Split::kRow));
   }
   Value b(const LowRank& low, const Node& weight, const Target& target) {
     const Split split = low.params.size() > 1 ? Split::kNone : split_of(weight, "column", Split::kColumn);
-    return b_.param(low.name + ".lora_b", {rows_[target.adapter], low.rank}, {.init = Init::kZeros, .split = split});
+    return b_.param("lora_b", {rows_[target.adapter], low.rank}, {.init = Init::kZeros, .split = split});
   }
 
+  // With a key that no dropout of the whole graph has.
+  Value dropped(Value x) {
+    if (dropout_ == 0) return x;
+    return {b_.emit(Op::kDropout, {x, b_.rng()}, {{"p", dropout_}, {"key", ++key_}}), 0};
+  }
   Value scaled(Value x, const LowRank& low) { return low.scale == 1 ? x : b_.scale(x, low.scale); }
 
   // [T, rank]: one for all linears that share A.
@@ -161,8 +180,7 @@ class AdaptedGraph {
     const Value x = rewriter_.map(node.inputs[0]);
     const auto [found, added] = down_.try_emplace({low.name, index(x.node), x.result});
     if (added)
-      found->second =
-          scaled(b_.matmul(b_.dropout(x, dropout_), a(low, old_.node(node.inputs[1])), false, true, {}, attrs), low);
+      found->second = scaled(b_.matmul(dropped(x), a(low, old_.node(node.inputs[1])), false, true, {}, attrs), low);
     return found->second;
   }
 
@@ -175,24 +193,100 @@ class AdaptedGraph {
 
   Value embedding_delta(const Node& node, const LowRank& low) {
     const Shape& table = old_.node(node.inputs[1]).results[0].shape;
-    const Value a = b_.param(low.name + ".lora_a", {low.rank, table[0]}, {.init = Init::kZeros});
-    const Value b = b_.param(low.name + ".lora_b", {table[1], low.rank}, {.std = 1});
+    const Value a = b_.param("lora_a", {low.rank, table[0]}, {.init = Init::kZeros});
+    const Value b = b_.param("lora_b", {table[1], low.rank}, {.std = 1});
     const Value z = b_.embedding(rewriter_.map(node.inputs[0]), b_.transpose(a));
     return b_.matmul(scaled(z, low), b, false, true);
   }
 
-  Value grouped_delta(const Node& node, const LowRank& low) {
+  // Of experts whose A is shared, as gate and up in one tensor, each expert's rows of B are those of its parameters.
+  Value grouped_delta(const Node& node, const LowRank& low, const Target& target) {
     const Shape& weight = old_.node(node.inputs[1]).results[0].shape;
-    const int64_t experts = old_.shape(node.inputs[2])[0] - 1;
-    check(low.params.size() == 1, ErrorCode::kUnsupported, "adapter {}: experts' parameters are adapted one by one",
-          low.name);
-    const Value a = lora_a(low, {experts * low.rank, weight[1]}, Split::kNone);
-    const Value b = b_.param(low.name + ".lora_b", {weight[0], low.rank}, {.init = Init::kZeros});
+    const int64_t experts = old_.shape(node.inputs[2])[0] - 1, all = rows_[target.adapter];
     const Value offsets = rewriter_.map(node.inputs[2]);
     const auto product = [&](Value rows, Value w) {
       return Value{b_.emit(Op::kGroupedMatmul, {rows, w, offsets}, {{"trans_b", true}}), 0};
     };
-    return product(scaled(product(b_.dropout(rewriter_.map(node.inputs[0]), dropout_), a), low), b);
+    const Value x = rewriter_.map(node.inputs[0]);
+    const auto [z, added] = down_.try_emplace({low.name, index(x.node), x.result});
+    if (added) z->second = scaled(product(dropped(x), lora_a(low, {experts * low.rank, weight[1]}, Split::kNone)), low);
+    Value b = b_.param("lora_b", {all, low.rank}, {.init = Init::kZeros});
+    if (low.params.size() > 1) {
+      b = b_.slice(b_.reshape(b, {experts, all / experts * low.rank}), 1, target.begin / experts * low.rank,
+                   target.end / experts * low.rank);
+      b = b_.reshape(b, {target.end - target.begin, low.rank});
+    }
+    return product(z->second, b);
+  }
+
+  Value look_up(Value ids, Value table, int64_t first) {
+    return {b_.emit(Op::kEmbedding, {ids, table}, {{"first", first}}), 0};
+  }
+
+  // fn(first row of the table, rows [begin, end) of those that are trained) for runs of neighbours.
+  template <typename Fn>
+  void for_each_run(const Fn& fn) const {
+    const std::vector<int64_t>& rows = spec_.token_rows;
+    for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+      for (end = begin + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+      fn(rows[begin], static_cast<int64_t>(begin), static_cast<int64_t>(end));
+    }
+  }
+  Value token_rows(int64_t hidden) {
+    return b_.param("embed.token_rows", {std::ssize(spec_.token_rows), hidden}, {.std = 0.02});
+  }
+
+  // Trained rows in place of the table's: y - the table's + the trained ones, to the bit. Ids beyond the vocabulary are
+  // those of virtual tokens.
+  void add_rows(NodeId id) {
+    const Node& node = old_.node(id);
+    const Shape& table = old_.shape(node.inputs[1]);
+    const Value ids = rewriter_.map(node.inputs[0]), w = rewriter_.map(node.inputs[1]);
+    Value y = rewriter_.map({id, 0});
+    for_each_run([&](int64_t first, int64_t begin, int64_t end) {
+      const Value trained = b_.slice(token_rows(table[1]), 0, begin, end);
+      y = b_.sub(y, look_up(ids, b_.slice(w, 0, first, first + end - begin), first));
+      y = b_.add(y, look_up(ids, trained, first));
+    });
+    if (spec_.virtual_tokens > 0) {
+      rewriter_.graph().mutable_node(rewriter_.map({id, 0}).node).attrs.set("first", int64_t{0});
+      y = b_.add(y, look_up(ids, prompt(table[1]), table[0]));
+      has_prompt_ = true;
+    }
+    rewriter_.set({id, 0}, y);
+  }
+
+  // Of a head that is the table: its columns of the trained rows are these rows' products.
+  void replace_columns(NodeId id) {
+    const Node& node = old_.node(id);
+    const Value x = rewriter_.map(node.inputs[0]), y = rewriter_.map({id, 0});
+    std::vector<Value> parts;
+    int64_t column = 0;
+    const auto keep = [&](int64_t end) {
+      if (end > column) parts.push_back(b_.slice(y, 1, column, end));
+    };
+    for_each_run([&](int64_t first, int64_t begin, int64_t end) {
+      keep(first);
+      parts.push_back(b_.matmul(x, b_.slice(token_rows(old_.shape(node.inputs[1])[1]), 0, begin, end), false, true));
+      column = first + end - begin;
+    });
+    if (parts.empty()) return;
+    keep(old_.shape({id, 0})[1]);
+    rewriter_.set({id, 0}, parts.size() == 1 ? parts[0] : b_.concat(parts, 1));
+  }
+
+  // [virtual tokens, hidden].
+  Value prompt(int64_t hidden) {
+    if (spec_.encoder_hidden == 0) return b_.param("prompt.weight", {spec_.virtual_tokens, hidden}, {.std = 0.02});
+    Value x = b_.param("prompt_encoder.embedding.weight", {spec_.virtual_tokens, hidden}, {.std = 1});
+    for (int i : {0, 2, 4}) {  // of torch.nn.Sequential, where 1 and 3 are ReLUs
+      if (i > 0) x = b_.relu(x);
+      const std::string layer = fmt::format("prompt_encoder.mlp_head.{}", i);
+      const int64_t in = b_.shape(x).cols(), out = i == 4 ? hidden : spec_.encoder_hidden;
+      x = b_.add(b_.matmul(x, uniform(layer + ".weight", {out, in}, in, Split::kNone), false, true),
+                 uniform(layer + ".bias", {out}, in, Split::kNone));
+    }
+    return x;
   }
 
   // [out]: magnitude / |rows of W + scale B A|, by the rstd of an RMS norm: 1 / |row| = rstd / sqrt(in).
@@ -205,8 +299,7 @@ class AdaptedGraph {
     const Value inverse{
         b_.emit(Op::kScale, {rstd}, {{"value", 1 / std::sqrt(static_cast<double>(in))}, {"detached", true}}), 0};
     const Split split = low.params.size() > 1 ? Split::kNone : split_of(weight, "column", Split::kColumn);
-    const Value magnitude =
-        b_.param(low.name + ".magnitude", {rows_[target.adapter]}, {.init = Init::kOnes, .split = split});
+    const Value magnitude = b_.param("magnitude", {rows_[target.adapter]}, {.init = Init::kOnes, .split = split});
     return b_.mul(part(target, magnitude), inverse);
   }
 
@@ -215,6 +308,8 @@ class AdaptedGraph {
   Rewriter rewriter_;
   Builder& b_;
   double dropout_;
+  int64_t key_ = 0;
+  bool has_prompt_ = false;
   std::multimap<std::string, Target> targets_;  // by parameter
   std::vector<int64_t> rows_;                   // of B, of each LowRank
   std::map<std::tuple<std::string, int32_t, int32_t>, Value> down_;
@@ -222,10 +317,6 @@ class AdaptedGraph {
 
 }  // namespace
 
-Graph adapt(const Graph& model, const AdapterSpec& adapter) {
-  check(adapter.token_rows.empty(), ErrorCode::kUnsupported, "adapter: rows of the embedding table are not trained");
-  check(adapter.virtual_tokens == 0, ErrorCode::kUnsupported, "adapter: virtual tokens are not trained");
-  return AdaptedGraph(model, adapter).run();
-}
+Graph adapt(const Graph& model, const AdapterSpec& adapter) { return AdaptedGraph(model, adapter).run(); }
 
 }  // namespace octet

@@ -15,7 +15,8 @@ namespace octet {
 //   B normal; of experts [experts x rank, in] and [experts x out, rank]
 //   NAME.magnitude [out]: |rows of W| of the base, which whoever fills the states computes
 //   embed.token_rows [rows, hidden]: begins as these rows of the table
-//   prompt.weight [virtual tokens, hidden], read by ids from the vocabulary's size on
+//   prompt.weight [virtual tokens, hidden], read by ids from the vocabulary's size on; or
+//   prompt_encoder.embedding.weight and prompt_encoder.mlp_head.{0,2,4}.{weight,bias}, whose MLP makes these rows
 //
 // Dropout only where the graph's role is train. Throws kInvalidArgument naming what matches nothing or does not fit,
 // kUnsupported where the model has no such part.

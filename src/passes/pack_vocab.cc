@@ -20,20 +20,25 @@ bool is_head(const Node& node) {
 }
 
 // Tables that a head's product reads directly, and biases added to it: as params, or as copies of them. With
-// `embeddings` also the vocabularies that ids are looked up in.
+// `embeddings` also the vocabularies that ids are looked up in. Not those of a head whose product has a whole matrix
+// added, as an adapter does: that has the logical columns.
 std::set<std::string> vocab_tables(const Program& program, bool embeddings) {
-  std::set<std::string> tables;
+  std::set<std::string> tables, adapted;
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
       const bool adds_bias = node.op == Op::kAdd && is_head(graph.node(node.inputs[0]));
       const bool looks_up = embeddings && node.op == Op::kEmbedding;
       if (!is_head(node) && !adds_bias && !looks_up) continue;
+      if (adds_bias && graph.shape(node.inputs[1]) == node.results[0].shape)
+        if (const StateEntry* entry = program.find_state(graph.node(graph.node(node.inputs[0]).operand("b")).name))
+          adapted.insert(entry->param);
       const Node& leaf = graph.node(is_head(node) ? node.operand("b") : node.inputs[1]);
       const StateEntry* entry =
           leaf.op == Op::kParam || leaf.op == Op::kState ? program.find_state(leaf.name) : nullptr;
       if (entry != nullptr && !entry->param.empty()) tables.insert(entry->param);
     }
   }
+  for (const std::string& table : adapted) tables.erase(table);
   return tables;
 }
 

@@ -155,6 +155,8 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
   Layout codes = entry.index & kTransposedCodes ? weight.moved({1, 0}) : weight;
   switch (entry.role) {
     case StateRole::kMaster:
+      if (entry.update == Update::kNone) return weight;  // products read it
+      [[fallthrough]];
     case StateRole::kMoment: return masters_.at(entry.param);
     case StateRole::kCompute: return weight;
     case StateRole::kKvCache: return known->second;

@@ -46,11 +46,15 @@ Probes observe_all(Graph& graph) {
   return probes;
 }
 
-void copy_params(Executor& from, Executor& to) {
+// False where `from` holds frozen parameters in codes, not in values.
+bool copy_params(Executor& from, Executor& to) {
   std::vector<std::byte> bytes;
   std::vector<std::byte> converted;
   for (const LogicalState& tensor : logical_states(to.program())) {
     if (tensor.role != StateRole::kMaster) continue;
+    if (from.program().find_state(tensor.param, StateRole::kCodes) != nullptr &&
+        from.program().find_state(tensor.param, StateRole::kMaster) == nullptr)
+      return false;
     const LogicalState master = find_logical_state(from.program(), tensor.param, StateRole::kMaster);
     bytes.resize(static_cast<size_t>(master.type.bytes()));
     read_logical(from, master, bytes);
@@ -58,6 +62,7 @@ void copy_params(Executor& from, Executor& to) {
     convert(master.type.dtype, bytes.data(), tensor.type.dtype, converted.data(), tensor.type.shape.elements());
     write_logical(to, tensor, converted);
   }
+  return true;
 }
 
 // Of the plan of these settings, of a pipeline its largest stage's; nothing where they have none.
@@ -84,7 +89,7 @@ std::string first_non_finite_value(const TrainingWorkload& workload, const Stepp
   Stepper stepper(
       compile(std::move(program), {.target = options.compile.target, .recipe = parse_recipe(narrow ? "bf16" : "fp32")}),
       options);
-  copy_params(trained, stepper.executor());
+  if (!copy_params(trained, stepper.executor())) return "";
   const std::vector<double> largest = stepper.evaluate(batch, probes.outputs);
   const auto first = std::ranges::find_if(largest, [](double value) { return !std::isfinite(value); });
   return first == largest.end() ? "" : probes.values[static_cast<size_t>(first - largest.begin())];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "io/tokenizer.h"
 #include "ir/builder.h"
 #include "passes/adapt.h"
+#include "train/adapter_weights.h"
 #include "train/batches.h"
 #include "train/start_checks.h"
 
@@ -36,12 +38,31 @@ LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t lengt
       separate_documents_(separate_documents) {}
 
 LanguageModel::LanguageModel(ModelConfig model, const RunConfig& config)
-    : LanguageModel(std::move(model), config.micro_batch, config.sequence_length, config.separate_documents) {}
+    : LanguageModel(std::move(model), config.micro_batch, config.sequence_length, config.separate_documents) {
+  set_adapter(config);
+}
 
-LanguageModel::LanguageModel(const RunConfig& config) : LanguageModel(ModelConfig{}, config) {
+void LanguageModel::set_adapter(const RunConfig& config) {
+  base_ = config.model_from, seed_ = static_cast<uint64_t>(config.seed);
+  if (!config.adapter.is_on()) return;
+  adapter_ = adapter_spec(config.adapter, model_);
+  if (adapter_.virtual_tokens == 0) return;
+  check(!separate_documents_, ErrorCode::kUnsupported,
+        "adapter.method={}: virtual tokens stand in front of whole sequences: leave data.separate_documents off",
+        config.adapter.method);
+  check(model_.length_limit() == 0 || whole_length() <= model_.length_limit(), ErrorCode::kInvalidArgument,
+        "data.sequence_length {} and adapter.virtual_tokens {} exceed the {} positions of the model: lower one of them",
+        length_, adapter_.virtual_tokens, model_.length_limit());
+}
+
+LanguageModel::LanguageModel(const RunConfig& config)
+    : LanguageModel(ModelConfig{}, config.micro_batch, config.sequence_length, config.separate_documents) {
   train_data_ = config.train_data, validation_data_ = config.validation_data;
   check(!train_data_.empty(), ErrorCode::kInvalidArgument,
         "data.train is not set: make a corpus with `octet data FILES --out PREFIX` and give its PREFIX");
+  check(!config.adapter.is_on() || !config.model_from.empty(), ErrorCode::kInvalidArgument,
+        "adapter.method={}: an adapter is trained on a finished model: set model.from to its folder",
+        config.adapter.method);
   const std::optional<DatasetInfo> info = find_dataset_info(train_data_);
   if (info) {
     special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
@@ -58,6 +79,7 @@ LanguageModel::LanguageModel(const RunConfig& config) : LanguageModel(ModelConfi
           "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
           validation_data_, other->tokenizer_fingerprint, train_data_, info->tokenizer_fingerprint);
   model_ = resolve_model(config, info ? info->vocab_size : 0);
+  set_adapter(config);
   const auto train = open_prepared_set(train_data_, model_.vocab_size);
   const auto validation = validation_data_.empty() ? nullptr : open_prepared_set(validation_data_, model_.vocab_size);
   const SampleOrder order = config.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled;
@@ -76,8 +98,8 @@ LanguageModel::LanguageModel(const RunConfig& config) : LanguageModel(ModelConfi
 }
 
 Graph LanguageModel::loss(GraphRole role, int64_t) const {
-  Graph graph =
-      loss_graph(role, model_, batch_shape(sequences_, length_, separate_documents_, role == GraphRole::kTrain));
+  const bool training = role == GraphRole::kTrain;
+  Graph graph = loss_graph(role, model_, batch_shape(sequences_, whole_length(), separate_documents_, training));
   return adapter_.empty() ? graph : adapt(graph, adapter_);
 }
 
@@ -94,15 +116,27 @@ std::unique_ptr<TrainingWorkload> LanguageModel::with_settings(const RunConfig& 
   return std::make_unique<LanguageModel>(model_, config);
 }
 
+// Their ids follow the vocabulary; the last one predicts the sequence's first token.
+void LanguageModel::add_virtual_tokens(TokenSample& sample) const {
+  const int64_t count = adapter_.virtual_tokens;
+  if (count == 0) return;
+  sample.counts.resize(sample.tokens.size(), 1);  // where none says, all count
+  sample.counts.insert(sample.counts.begin(), static_cast<size_t>(count), 0);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(model_.vocab_size));
+  sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
+}
+
 Batch LanguageModel::batch(DataSplit split, int64_t index) const {
   const TokenSampler& sampler = split == DataSplit::kTraining ? *training_ : *validation_;
   const int64_t first = index * sequences_;
   const int64_t end =
       split == DataSplit::kTraining ? first + sequences_ : std::min(first + sequences_, sampler.samples_per_epoch());
-  BatchPacker packer(sequences_, length_, separate_documents_);
+  BatchPacker packer(sequences_, whole_length(), separate_documents_);
   TokenSample sample;
   for (int64_t i = first; i < end; ++i) {
     sampler.get(i, sample);
+    add_virtual_tokens(sample);
     packer.add(sample);
   }
   return packer.finish();
@@ -117,20 +151,26 @@ std::vector<Metric> LanguageModel::metrics() const {
 }
 
 FileSet LanguageModel::weight_files(const Program& program, DType dtype, int64_t max_bytes) const {
+  if (!adapter_.empty()) return TrainingWorkload::weight_files(program, dtype, max_bytes);
   return octet::weight_files(program, model_, dtype, max_bytes);
 }
 
 void LanguageModel::write_files(const std::string& folder, DType weights) const {
+  if (!adapter_.empty()) return;
   const char* dtype = weights == DType::kF32 ? "float32" : "bfloat16";
   write_file(folder + "/config.json", to_hugging_face_config(model_, special_, dtype));
   if (!tokenizer_folder_.empty()) copy_tokenizer_files(tokenizer_folder_, folder);
 }
 
 void LanguageModel::load(const std::string& folder, Executor& executor, const BytesLoaded& loaded) const {
-  load_weights(*open_weights(folder), executor, loaded);
+  if (adapter_.empty()) return load_weights(*open_weights(folder), executor, loaded);
+  load_adapted(*open_weights(base_), adapter_, folder == base_ ? "" : folder, seed_, executor, loaded);
 }
 
-void LanguageModel::check_same_model(const std::string& checkpoint) const { check_same_sizes(model_, checkpoint); }
+void LanguageModel::check_same_model(const std::string& checkpoint) const {
+  if (adapter_.empty()) return check_same_sizes(model_, checkpoint);
+  TrainingWorkload::check_same_model(checkpoint);
+}
 
 void LanguageModel::check_start(const std::string& folder) const {
   for (const std::string& prefix : {train_data_, validation_data_}) {

@@ -23,7 +23,7 @@ class LanguageModel : public TrainingWorkload {
   explicit LanguageModel(const RunConfig& config);
 
   Graph loss(GraphRole role, int64_t shape) const override;
-  int64_t units() const override { return sequences_ * length_; }
+  int64_t units() const override { return sequences_ * whole_length(); }
   std::string description() const override;
   int64_t most_ranks(Axis axis) const override;
   std::unique_ptr<TrainingWorkload> with_settings(const RunConfig& config) const override;
@@ -44,10 +44,16 @@ class LanguageModel : public TrainingWorkload {
   const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
 
  private:
+  int64_t whole_length() const { return length_ + adapter_.virtual_tokens; }  // they stand in front of a sequence
+  void add_virtual_tokens(TokenSample& sample) const;
+  void set_adapter(const RunConfig& config);
+
   ModelConfig model_;
   AdapterSpec adapter_;
   int64_t sequences_, length_;
   bool separate_documents_;
+  std::string base_;                          // of an adapter: the folder of the frozen model
+  uint64_t seed_ = 0;                         // of an adapter's first values
   std::string train_data_, validation_data_;  // prefixes
   SpecialTokens special_;                     // of the data, or of the folder that the run begins from
   std::string tokenizer_folder_;              // "" where there is none

@@ -125,14 +125,26 @@ void add_collectives(const Graph& graph, const Target& target, const std::string
   }
 }
 
+// A master, or the codes that stand for one.
+template <typename Tensor>
+bool is_parameter(const Tensor& state) {
+  return state.role == StateRole::kMaster || (state.role == StateRole::kCodes && state.update == Update::kNone);
+}
+
 void report_bytes(const Plan& plan, PlanReport& r) {
   const Program& program = plan.program;
   r.mesh = program.mesh();
   r.slow = slow_products(plan);
   for (const StateEntry& entry : program.states())
-    if (entry.role == StateRole::kMaster && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
+    if (is_parameter(entry) && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
   r.weight_bytes = program.state_bytes({StateRole::kMaster});
   r.compute_bytes = program.state_bytes({StateRole::kCompute, StateRole::kCodes, StateRole::kScaleInv});
+  for (const StateEntry& entry : program.states()) {
+    if (entry.update != Update::kNone) continue;
+    const int64_t bytes = entry.type.bytes() * entry.slots;
+    r.frozen_bytes += bytes;
+    (entry.role == StateRole::kMaster ? r.weight_bytes : r.compute_bytes) -= bytes;
+  }
   r.moment_bytes = program.state_bytes({StateRole::kMoment});
   r.gradient_bytes = program.state_bytes({StateRole::kGradient, StateRole::kAmax, StateRole::kBuffer});
   r.scale_bytes = program.state_bytes({StateRole::kScale, StateRole::kAmaxHistory});
@@ -156,8 +168,11 @@ void report_bytes(const Plan& plan, PlanReport& r) {
 }
 
 void report_model(const TrainingWorkload& workload, const Program& whole, PlanReport& r) {
-  for (const LogicalState& tensor : logical_states(whole))
-    if (tensor.role == StateRole::kMaster) r.parameters += tensor.type.shape.elements();
+  for (const LogicalState& tensor : logical_states(whole)) {
+    if (!is_parameter(tensor)) continue;
+    r.parameters += tensor.type.shape.elements();
+    if (tensor.update == Update::kDense) r.trained_parameters += tensor.type.shape.elements();
+  }
   const Graph& train = *whole.find_graph(GraphRole::kTrain);
   r.model = workload.description(), r.unit = workload.unit();
   r.units = workload.units() / whole.mesh()[Axis::kContext];
@@ -201,10 +216,12 @@ PlanReport plan_training(const TrainingWorkload& workload, const RunConfig& conf
 
 std::string model_line(const PlanReport& r) {
   const auto count = [](int64_t parameters) { return human_count(static_cast<double>(parameters)); };
-  return fmt::format("model     {}: {} parameters{}\n", r.model, count(r.parameters),
-                     r.active_parameters == r.parameters
-                         ? ""
-                         : fmt::format(", {} of them active a {}", count(r.active_parameters), r.unit.one));
+  return fmt::format(
+      "model     {}: {} parameters{}{}\n", r.model, count(r.parameters),
+      r.trained_parameters == r.parameters ? "" : fmt::format(", {} of them trained", count(r.trained_parameters)),
+      r.active_parameters == r.parameters
+          ? ""
+          : fmt::format(", {} of them active a {}", count(r.active_parameters), r.unit.one));
 }
 
 std::string flops_line(const PlanReport& r) {
@@ -231,6 +248,7 @@ std::string to_text(const PlanReport& r, const Target& target) {
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
   if (!r.slow.empty()) out += "slow      " + r.slow + "\n";
   out += "bytes\n";
+  if (r.frozen_bytes > 0) out += line("frozen weights", r.frozen_bytes);
   out += line("weights (float32 masters)", r.weight_bytes);
   out += line("compute copies of weights", r.compute_bytes);
   out += line("optimiser moments", r.moment_bytes);
@@ -291,19 +309,20 @@ std::string bytes_json(const PlanReport& r) {
   return fmt::format(
       "\"weight_bytes\": {}, \"compute_bytes\": {}, \"moment_bytes\": {}, \"gradient_bytes\": {}, \"scale_bytes\": {}, "
       "\"activation_bytes\": {}, \"transient_bytes\": {}, \"workspace_bytes\": {}, \"input_bytes\": {}, "
-      "\"padding_bytes\": {}",
+      "\"padding_bytes\": {}, \"frozen_bytes\": {}",
       r.weight_bytes, r.compute_bytes, r.moment_bytes, r.gradient_bytes, r.scale_bytes, r.activation_bytes,
-      r.transient_bytes, r.workspace_bytes, r.input_bytes, r.padding_bytes);
+      r.transient_bytes, r.workspace_bytes, r.input_bytes, r.padding_bytes, r.frozen_bytes);
 }
 
 std::string to_json(const PlanReport& r) {
   return fmt::format(
-      "{{\"parameters\": {}, \"active_parameters\": {}, \"{}\": {}, \"forward_flops\": {}, \"backward_flops\": {}, "
+      "{{\"parameters\": {}, \"trained_parameters\": {}, \"active_parameters\": {}, \"{}\": {}, \"forward_flops\": {}, "
+      "\"backward_flops\": {}, "
       "\"recompute_flops\": {}, {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
       "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
-      r.parameters, r.active_parameters, r.unit.many(), r.units, r.forward_flops, r.backward_flops, r.recompute_flops,
-      bytes_json(r), r.mesh.ranks(), r.rank_parameters, collectives_json(r.collectives), r.total_bytes, r.nodes,
-      r.compile_seconds, nlohmann::json(r.levels).dump());
+      r.parameters, r.trained_parameters, r.active_parameters, r.unit.many(), r.units, r.forward_flops,
+      r.backward_flops, r.recompute_flops, bytes_json(r), r.mesh.ranks(), r.rank_parameters,
+      collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

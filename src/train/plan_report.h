@@ -33,15 +33,17 @@ struct CollectiveRow {
 struct PlanReport {
   std::string model;  // TrainingWorkload::description()
   CountedUnit unit = {};
-  int64_t parameters = 0;         // of the model
-  int64_t active_parameters = 0;  // of them, those a unit goes through: fewer in mixtures of experts
-  int64_t rank_parameters = 0;    // of them, those whose masters one rank holds, padding included
+  int64_t parameters = 0;          // of the model
+  int64_t trained_parameters = 0;  // of them
+  int64_t active_parameters = 0;   // of them, those a unit goes through: fewer in mixtures of experts
+  int64_t rank_parameters = 0;     // of them, those whose masters one rank holds, padding included
   Mesh mesh = {};
   std::vector<CollectiveRow> collectives = {};
   int64_t units = 0;           // of one micro-batch, of one rank of parallel.context
   double forward_flops = 0;    // per unit; attention counted causally (half of the full square)
   double backward_flops = 0;   // per unit, without recomputation
   double recompute_flops = 0;  // per unit
+  int64_t frozen_bytes = 0;    // held in the form that products read, outside the next two
   int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
   int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum; of a stage in all its slots
   int64_t transfer_bytes = 0;    // of a stage: places for what it sends and receives
@@ -81,7 +83,7 @@ std::string human_count(double count);  // 124439808 -> "124.4M"
 std::string model_line(const PlanReport& report);
 std::string flops_line(const PlanReport& report);
 std::string axes_text(const Mesh& mesh);           // "tp=2 pp=4"
-std::string bytes_json(const PlanReport& report);  // members "weight_bytes" to "padding_bytes"
+std::string bytes_json(const PlanReport& report);  // members "weight_bytes" to "frozen_bytes"
 std::string collectives_json(const std::vector<CollectiveRow>& rows);
 
 }  // namespace octet

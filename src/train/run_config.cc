@@ -56,6 +56,8 @@ SettingsTable settings_of(RunConfig& c) {
          .choices = {"shuffle", "random"}});
   t.add("data.separate_documents", &c.separate_documents, {.meaning = "no attention across document boundaries"});
 
+  add_settings(t, c.adapter);
+
   t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
   t.add("train.micro_batch", &c.micro_batch, {.meaning = "sequences in one forward and backward", .min = 1});
   t.add("train.global_batch", &c.global_batch,
@@ -378,6 +380,11 @@ void validate(const RunConfig& c) {
         "GEMMs would switch back and forth",
         c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
   validate(c.optimizer);
+  validate(c.adapter);
+  check(!c.adapter.is_on() || c.recipe != "auto", ErrorCode::kUnsupported,
+        "adapter.method={}: precision.recipe=auto measures weights that an adapter's base does not keep: choose a "
+        "recipe",
+        c.adapter.method);
 }
 
 }  // namespace octet

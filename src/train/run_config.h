@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "passes/pass.h"
 #include "precision/policy.h"
+#include "train/adapter_settings.h"
 #include "train/optimizer.h"
 
 namespace octet {
@@ -30,6 +31,8 @@ struct RunConfig {
   int64_t sequence_length = 1024;
   std::string sampling = "shuffle";  // shuffle | random
   bool separate_documents = false;   // packed: no attention across documents
+
+  AdapterSettings adapter;
 
   // training
   int64_t steps = 1000;

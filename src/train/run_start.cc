@@ -181,7 +181,7 @@ void Run::resume_or_start() {
   const Program& program = stepper_->plan().program;
   result_.run = kept_;
   if (resume_from_) {
-    LoadBar bar(program, is_saved);
+    LoadBar bar(program, [](StateRole role) { return is_saved(role) || role == StateRole::kCodes; });
     try {
       read_checkpoint(*resume_from_, stepper_->executor(), *workload_, [&](int64_t bytes) { bar.add(bytes); });
     } catch (const Error& error) {
@@ -210,7 +210,7 @@ void Run::resume_or_start() {
       result_.run.best_metric = 0, result_.run.best_step = 0;
     }
   } else if (!config_.model_from.empty()) {
-    LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster; });
+    LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster || role == StateRole::kCodes; });
     workload_->load(config_.model_from, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));

@@ -36,9 +36,9 @@ std::string bytes_table(const PipelineReport& r) {
     const PlanReport& b = stage.rank;
     out += fmt::format("  {:>5}  {:<{}}  {:<{}}", s, runs_text(stage.layers), layers,
                        fmt::format("{}", fmt::join(stage.slots, ",")), slots);
-    for (const int64_t bytes :
-         {b.weight_bytes, b.compute_bytes, b.moment_bytes, b.gradient_bytes, b.scale_bytes, b.activation_bytes,
-          b.transient_bytes + b.workspace_bytes, b.transfer_bytes + b.input_bytes + b.padding_bytes, b.total_bytes})
+    for (const int64_t bytes : {b.frozen_bytes + b.weight_bytes, b.compute_bytes, b.moment_bytes, b.gradient_bytes,
+                                b.scale_bytes, b.activation_bytes, b.transient_bytes + b.workspace_bytes,
+                                b.transfer_bytes + b.input_bytes + b.padding_bytes, b.total_bytes})
       out += fmt::format("{:>12}", human_bytes(bytes));
     out += fmt::format("{:>18}\n", b.total_bytes);
   }

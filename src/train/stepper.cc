@@ -70,7 +70,7 @@ Plan compile_training(const TrainingWorkload& workload, const StepperOptions& op
 TrainingState take_state(Executor& executor) {
   TrainingState state;
   for (const StateEntry& entry : executor.program().states()) {
-    if (!is_saved(entry.role) || entry.slots == 0) continue;
+    if (!is_saved(entry.role) || entry.slots == 0 || entry.update == Update::kNone) continue;
     state.tensors.emplace_back(entry.name, std::vector<std::byte>(static_cast<size_t>(entry.type.bytes())));
     executor.read_state(entry.name, state.tensors.back().second);
   }

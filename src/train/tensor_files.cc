@@ -165,7 +165,7 @@ FileSet state_files(const Program& program, bool (*wanted)(StateRole role), cons
   FileSet set{.stem = stem};
   std::vector<NamedType> types;
   for (LogicalState& state : logical_states(program)) {
-    if (!wanted(state.role)) continue;
+    if (!wanted(state.role) || state.update == Update::kNone) continue;
     types.push_back({state.name, {dtype.value_or(state.type.dtype), state.type.shape}});
     set.tensors[state.name].parts.push_back(std::move(state));
   }

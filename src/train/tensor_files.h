@@ -34,7 +34,7 @@ struct FileSet {
 };
 
 // The masters as a Hugging Face folder has them, of `dtype`; the states of some roles under their own names, as they
-// are or of `dtype`.
+// are or of `dtype`, but for those of frozen parameters.
 FileSet weight_files(const Program& program, const ModelConfig& config, DType dtype, int64_t max_bytes);
 FileSet state_files(const Program& program, bool (*wanted)(StateRole role), const std::string& stem, int64_t max_bytes,
                     std::optional<DType> dtype = {});

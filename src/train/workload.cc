@@ -52,7 +52,7 @@ void TrainingWorkload::check_same_model(const std::string& checkpoint) const {
   const OwnNames weights(checkpoint);
   const Graph graph = loss(GraphRole::kTrain, 0);
   for (const Node& node : graph.nodes())
-    if (node.op == Op::kParam) weights.view(node.name, node.results[0].shape);
+    if (node.op == Op::kParam && !is_frozen(node)) weights.view(node.name, node.results[0].shape);
 }
 
 void TrainingWorkload::check_start(const std::string& folder) const { check_whole(folder); }

@@ -113,7 +113,8 @@ void fill_quantized(Executor& executor, const QuantizedParam& param, const Param
   write_scales(executor, param, quantizer.scale_inv());
 }
 
-// As the attrs of the param leaf say.
+}  // namespace
+
 std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed, uint64_t stream) {
   const std::string& init = node.attrs.get<std::string>("init");
   std::vector<float> values(static_cast<size_t>(count), init == "ones" ? 1.0f : 0.0f);
@@ -132,6 +133,8 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
   }
   return values;
 }
+
+namespace {
 
 constexpr int64_t kPool = 4'194'301;  // a prime: the rows of a matrix differ
 

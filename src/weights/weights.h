@@ -170,7 +170,9 @@ std::unique_ptr<Executor> load_program(Program program, const CompileOptions& op
 // prepares.
 void fill_random_weights(Executor& executor, uint64_t seed);
 
-// Fresh weights as the model's params say (init, std), from the seed; then prepares.
+// `count` values as the attrs of a param leaf say (init, std).
+std::vector<float> initial_values(const Node& leaf, int64_t count, uint64_t seed, uint64_t stream);
+// Fresh weights as the model's params say, from the seed; then prepares.
 void initialize_weights(Executor& executor, uint64_t seed);
 
 }  // namespace octet

@@ -75,9 +75,10 @@ void arrange_embedding_grad(LayoutRequest& request) {
 }
 
 void embedding_gradient(GradientContext& context) {
-  int64_t rows = context.graph().shape(context.input(1))[0];
+  Attrs attrs = {{"rows", context.graph().shape(context.input(1))[0]}};
+  if (const Attr* first = context.node().attrs.find("first")) attrs.set("first", *first);
   context.add_gradient(
-      1, emit_gradient(context, Op::kEmbeddingGrad, {context.input(0), context.gradient(0)}, {{"rows", rows}}));
+      1, emit_gradient(context, Op::kEmbeddingGrad, {context.input(0), context.gradient(0)}, std::move(attrs)));
 }
 
 // Only the rows looked up are read.
