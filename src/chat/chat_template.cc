@@ -86,6 +86,7 @@ ChatTemplate::~ChatTemplate() = default;
 
 const std::set<std::string>& ChatTemplate::variables() const { return impl_->variables; }
 const MessageForm& ChatTemplate::message_form() const { return impl_->form; }
+bool ChatTemplate::marks_answers() const { return impl_->parsed.marks_answers; }
 bool ChatTemplate::spells(std::string_view word) const {
   const auto quoted = [&](char quote) {
     return impl_->parsed.source.find(quote + std::string(word) + quote) != std::string::npos;
@@ -115,6 +116,8 @@ RenderedPrompt ChatTemplate::render(const ordered_json& bindings, const ordered_
     if (run.origin == jinja::Origin::kTemplate) prompt.from_template.push_back({begin, run.end});
     begin = run.end;
   }
+  prompt.answers = renderer.answers();
+  prompt.answers_elsewhere = renderer.answers_elsewhere();
   prompt.text = out.take_text();
   return prompt;
 }

@@ -22,6 +22,9 @@ namespace octet {
 struct RenderedPrompt {
   std::string text;
   std::vector<TextRange> from_template;  // ascending, apart from each other; the rest came from the bindings
+  std::vector<TextRange> answers;        // what {% generation %} blocks wrote, in order
+  bool answers_elsewhere = false;        // some of these blocks stand where a text has no place yet: in a macro, a set,
+                                         // call or filter block
 };
 
 // What rendering may use; more is an error that names the limit.
@@ -56,6 +59,7 @@ class ChatTemplate {
   // Names that the template reads where it has not certainly set them before: what chat_template_kwargs may give.
   const std::set<std::string>& variables() const;
   const MessageForm& message_form() const;
+  bool marks_answers() const;                // with {% generation %} blocks
   bool spells(std::string_view word) const;  // as a string of its own: it may have a branch for it
 
   // `bindings`: an object: messages, tools, add_generation_prompt, what the request gives. `trusted`: an object whose

@@ -65,6 +65,7 @@ enum class StmtKind : uint8_t {
   kFilterBlock,  // body through the filter expr
   kWith,         // assignments, then body
   kScope,        // body
+  kGeneration,   // body, which is an answer
   kBreak,
   kContinue,
 };
@@ -137,6 +138,7 @@ struct Template {
   std::unordered_map<std::string_view, int32_t> numbers;  // of names
   Stmts body;
   int32_t loop = -1, caller = -1, varargs = -1, kwargs = -1;  // names
+  bool marks_answers = false;                                 // there is a {% generation %} block
 };
 
 // Fills in names and body. Throws kInvalidArgument with `where`, line and what is wrong.

@@ -90,7 +90,8 @@ class Parser {
       stmt.assignments = into_.arena.copy(assignments);
       stmt.body = body_until("endwith");
     } else if (tag == "generation" || tag == "block") {
-      stmt.kind = StmtKind::kScope;
+      stmt.kind = tag == "block" ? StmtKind::kScope : StmtKind::kGeneration;
+      into_.marks_answers |= tag == "generation";
       if (tag == "block") tokens_.take_name("the name of a block");
       stmt.body = body_until(tag == "block" ? "endblock" : "endgeneration");
     } else if (tag == "break" || tag == "continue") {

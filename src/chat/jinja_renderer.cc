@@ -30,7 +30,7 @@ void Renderer::render(TextBuilder& out) {
     globals_[i] =
         name.global != nullptr ? Value::of(make<Function>({.builtin = name.global})) : Value::undefined(name.text);
   }
-  out_ = &out;
+  whole_ = out_ = &out;
   run(template_.body);
 }
 
@@ -132,10 +132,23 @@ Renderer::Flow Renderer::run(const Stmt& stmt) {
       const Scoped scoped(*this, scope_, scope_);
       return run(stmt.body);
     }
+    case StmtKind::kGeneration: return run_generation(stmt);
     case StmtKind::kBreak: return Flow::kBreak;
     case StmtKind::kContinue: return Flow::kContinue;
   }
   return Flow::kNext;
+}
+
+Renderer::Flow Renderer::run_generation(const Stmt& stmt) {
+  const Scoped scoped(*this, scope_, scope_);
+  const size_t begin = out_->text().size();
+  const Flow flow = run(stmt.body);
+  if (out_ != whole_) {
+    answers_elsewhere_ = true;
+  } else if (out_->text().size() > begin) {
+    answers_.push_back({begin, out_->text().size()});
+  }
+  return flow;
 }
 
 Renderer::Flow Renderer::run_for(const Stmt& stmt, const Value& over, int64_t depth) {

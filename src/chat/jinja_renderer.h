@@ -26,6 +26,10 @@ class Renderer final : public Runtime {
   void bind(int32_t name, const Value& value) { globals_[static_cast<size_t>(name)] = value; }
   // Values of names that were not bound are global functions or undefined.
   void render(TextBuilder& out);
+  // Bytes of the output that {% generation %} blocks wrote, in order.
+  const std::vector<TextRange>& answers() const { return answers_; }
+  // Such a block stood in a macro, set, call or filter block, whose text has no place yet.
+  bool answers_elsewhere() const { return answers_elsewhere_; }
 
   Value call(const Value& callee, const Call& call) override;
   Value invoke(const Builtin& builtin, const Call& call) override;
@@ -35,6 +39,7 @@ class Renderer final : public Runtime {
 
   Flow run(Stmts stmts);
   Flow run(const Stmt& stmt);
+  Flow run_generation(const Stmt& stmt);
   Flow run_for(const Stmt& stmt, const Value& over, int64_t depth);
   void output(const Expr& expr);
   void assign(const Target& target, const Value& value);
@@ -60,6 +65,9 @@ class Renderer final : public Runtime {
   std::vector<Value> globals_;  // by Name number
   Scope* scope_ = nullptr;
   TextBuilder* out_;
+  const TextBuilder* whole_ = nullptr;  // the output
+  std::vector<TextRange> answers_;
+  bool answers_elsewhere_ = false;
 };
 
 }  // namespace octet::jinja
