@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "chat/reply_parser.h"
+#include "io/chat_template_file.h"
 #include "serve/guided.h"
 
 namespace octet::serve {
@@ -75,52 +76,16 @@ void read_generation_config(const std::string& folder, SamplingOptions& sampling
   if (config.contains("top_k") && !config["top_k"].is_null()) sampling.top_k = json_get<int64_t>(config, "top_k", path);
 }
 
-namespace {
-
-nlohmann::json read_object(const std::string& path) {
-  nlohmann::json object = path_exists(path) ? parse_json(read_file(path), path) : nlohmann::json::object();
-  check(object.is_object(), ErrorCode::kInvalidArgument, "{} is not a JSON object", path);
-  return object;
-}
-
-// The template called this, as transformers finds it: a file of its own, else in tokenizer_config.json, where one that
-// has no name is the default. Empty: there is none. `path` becomes where it is.
-std::string find_template(const std::string& name, const std::string& folder, const nlohmann::json& config,
-                          std::string& path) {
-  const bool is_default = name == "default";
-  path = folder + (is_default ? "/chat_template.jinja" : "/additional_chat_templates/" + name + ".jinja");
-  if (path_exists(path)) return read_file(path);
-  path = folder + "/tokenizer_config.json";
-  const nlohmann::json given = config.value("chat_template", nlohmann::json());
-  if (given.is_string() && is_default) return given.get<std::string>();
-  if (given.is_array())
-    for (const nlohmann::json& one : given)
-      if (one.value("name", "") == name) return one.value("template", "");
-  return {};
-}
-
-}  // namespace
-
 void read_chat(const std::string& folder, const std::string& file, ApiModel& model) {
-  const nlohmann::json config = read_object(folder + "/tokenizer_config.json");
-  const nlohmann::json special = read_object(folder + "/special_tokens_map.json");
-  nlohmann::ordered_json trusted = nlohmann::ordered_json::object();
-  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"}) {
-    for (const nlohmann::json* file : {&special, &config}) {
-      nlohmann::json token = file->value(key, nlohmann::json());
-      if (token.is_object()) token = token.value("content", nlohmann::json());
-      if (token.is_string()) trusted[key] = token.get<std::string>();
-    }
-  }
-  model.trusted = trusted.dump();
+  model.trusted = read_token_texts(folder).dump();
   std::string path = file;
-  const std::string source = file.empty() ? find_template("default", folder, config, path) : read_file(file);
+  const std::string source = file.empty() ? find_chat_template(folder, "default", path) : read_file(file);
   if (!source.empty()) {
     model.chat = std::make_shared<ChatTemplate>(source, path);
     model.reply_format = find_reply_format(source);
   }
   if (!file.empty()) return;
-  const std::string with_tools = find_template("tool_use", folder, config, path);
+  const std::string with_tools = find_chat_template(folder, "tool_use", path);
   if (with_tools.empty()) return;
   model.tool_chat = std::make_shared<ChatTemplate>(with_tools, path);
   if (!model.chat) model.chat = model.tool_chat;
