@@ -31,6 +31,7 @@ class LanguageModel : public TrainingWorkload {
   // Training micro-batch m of n sequences holds samples m n to m n + n - 1 of the order that data.sampling names.
   Batch batch(DataSplit split, int64_t index) const override;
   int64_t validation_batches() const override;
+  int64_t samples_per_epoch() const override { return training_ ? training_->samples_per_epoch() : 0; }
   DataRecord data() const override { return record_; }
   std::vector<Metric> metrics() const override;
 

@@ -108,6 +108,7 @@ class Run {
   void evaluate_now(int64_t step);
   void save(int64_t step);
   bool stop_wanted();
+  bool out_of_patience(int64_t step) const;
   bool is_first() const { return links_.ranks == nullptr || links_.ranks->rank() == 0; }
   struct Step {  // enqueued, or its first micro-batch is
     std::vector<Batch> micro_batches;
@@ -125,7 +126,7 @@ class Run {
   void plan_again(const std::vector<Switch>& made, int64_t step);
   void report_now(bool last);
 
-  const RunConfig& config_;
+  RunConfig config_;  // train.steps are those of train.epochs
   const TrainHooks& hooks_;
   RankLinks links_;
   std::string own_folder_;    // of this rank's log

@@ -59,6 +59,11 @@ SettingsTable settings_of(RunConfig& c) {
   add_settings(t, c.adapter);
 
   t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
+  t.add(
+      "train.epochs", &c.epochs,
+      {.meaning = "passes over the training set, in place of train.steps (rounded up to whole steps); 0 = train.steps",
+       .min = 0,
+       .max = 1e6});
   t.add("train.micro_batch", &c.micro_batch, {.meaning = "sequences in one forward and backward", .min = 1});
   t.add("train.global_batch", &c.global_batch,
         {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch",
@@ -181,6 +186,10 @@ SettingsTable settings_of(RunConfig& c) {
 
   t.add("eval.interval", &c.eval_interval, {.meaning = "steps between evaluations; 0 = only at the end", .min = 0});
   t.add("eval.tokens", &c.eval_tokens, {.meaning = "tokens of one evaluation; 0 = the whole validation set", .min = 0});
+  t.add("eval.patience", &c.eval_patience,
+        {.meaning = "end the run after so many evaluations in a row without a better validation loss; 0 = never",
+         .min = 0,
+         .max = 1 << 20});
   t.add("log.interval", &c.log_interval, {.meaning = "steps between log lines and events", .min = 1});
   t.add("out", &c.out, {.meaning = "folder of checkpoints, logs and events"});
   t.add("checkpoint.interval", &c.checkpoint_interval,
@@ -379,6 +388,9 @@ void validate(const RunConfig& c) {
         "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: "
         "GEMMs would switch back and forth",
         c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
+  check(c.eval_patience == 0 || (c.eval_interval > 0 && !c.validation_data.empty()), ErrorCode::kInvalidArgument,
+        "eval.patience={} counts evaluations, of which there are none: set {}", c.eval_patience,
+        c.eval_interval > 0 ? "data.validation" : "eval.interval");
   validate(c.optimizer);
   validate(c.adapter);
   check(!c.adapter.is_on() || c.recipe != "auto", ErrorCode::kUnsupported,

@@ -36,6 +36,7 @@ struct RunConfig {
 
   // training
   int64_t steps = 1000;
+  double epochs = 0;         // > 0: passes over the training set instead of steps
   int64_t micro_batch = 4;   // sequences in one forward/backward
   int64_t global_batch = 0;  // sequences in one optimiser step; 0 = micro_batch
   int64_t seed = 1337;
@@ -69,6 +70,7 @@ struct RunConfig {
 
   // evaluation, logs, checkpoints
   int64_t eval_interval = 250, eval_tokens = 0;  // 0 = the whole validation set
+  int64_t eval_patience = 0;                     // evaluations without a better one before the run ends; 0 = any
   int64_t log_interval = 10;
   std::string out = "out/run";
   int64_t checkpoint_interval = 500, checkpoint_keep = 2;

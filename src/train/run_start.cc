@@ -1,4 +1,6 @@
 // What a run does before its first step: everything rejectable is rejected here.
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <random>
 
@@ -67,6 +69,19 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
 void Run::open_workload() {
   const LoggedTime time("data");
   workload_ = hooks_.workload->open(config_);
+  if (config_.epochs > 0) {
+    const int64_t samples = workload_->samples_per_epoch(), a_step = config_.accumulation() * config_.micro_batch;
+    check(samples > 0, ErrorCode::kInvalidArgument, "train.epochs={}: this workload has no epochs: set train.steps",
+          config_.epochs);
+    check(config_.sampling != "random", ErrorCode::kInvalidArgument,
+          "train.epochs={}: data.sampling=random has no epochs: set data.sampling=shuffle, or train.steps",
+          config_.epochs);
+    config_.steps = std::max<int64_t>(
+        1, std::llround(std::ceil(config_.epochs * static_cast<double>(samples) / static_cast<double>(a_step) - 1e-9)));
+    if (is_first())
+      log_info("train.epochs={}: {} steps of {} of the {} sequences of an epoch", config_.epochs, config_.steps, a_step,
+               samples);
+  }
   result_.unit = workload_->unit(), result_.metric = workload_->metrics()[0];
   data_ = workload_->data();
   if (links_.control != nullptr) links_.control->compare("data", data_.data + "\nchecksum " + data_.checksum);

@@ -109,6 +109,12 @@ void Run::evaluate_now(int64_t step) {
   log_info("step {}: validation {} ({} {}, {:.1f} s){}", step, text, done.targets, units, seconds_since(started), best);
 }
 
+// Whether the last evaluations were no better than one before them.
+bool Run::out_of_patience(int64_t step) const {
+  if (config_.eval_patience == 0 || step % config_.eval_interval != 0) return false;
+  return (step - result_.run.best_step) / config_.eval_interval >= config_.eval_patience;
+}
+
 void Run::save(int64_t step) {
   if (last_saved_ == step) return;
   CheckpointContent content = checkpoint_content(config_);
@@ -248,9 +254,15 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   const bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
   const bool best = config_.checkpoint_best && result_.run.best_step == step;
   const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
-  if (last || ((due || best) && sound)) save(step);
-  result_.interrupted = stop && !last;
-  return !result_.interrupted;
+  result_.out_of_patience = !last && out_of_patience(step);
+  if (last || ((due || best || result_.out_of_patience) && sound)) save(step);
+  if (result_.out_of_patience) {
+    log_->event(step, "stop", "eval.patience");
+    log_info("step {}: {} evaluations in a row without a better validation {}: the run ends (eval.patience)", step,
+             config_.eval_patience, result_.metric.name);
+  }
+  result_.interrupted = stop && !last && !result_.out_of_patience;
+  return !result_.interrupted && !result_.out_of_patience;
 }
 
 void Run::step_begins(int64_t step) {
@@ -265,7 +277,9 @@ TrainResult Run::loop() {
         ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
   Prefetcher prefetcher(*workload_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
-  for (int64_t step = result_.run.step + 1; step <= config_.steps; ++step) {
+  const bool ended = result_.run.step > 0 && result_.run.step < config_.steps && out_of_patience(result_.run.step);
+  result_.out_of_patience = ended;
+  for (int64_t step = result_.run.step + 1; step <= config_.steps && !ended; ++step) {
     std::unique_ptr<Step> next;
     if (in_flight_step_ && can_overlap_next_step(in_flight_step_->work)) next = begin(prefetcher, step);
     if (in_flight_step_ && !conclude(*std::exchange(in_flight_step_, nullptr), next != nullptr)) break;

@@ -18,6 +18,7 @@ struct TrainResult {
   double last_loss = std::nan("");  // training loss of the last step that had targets
   double last_metric = 0;           // the first of the last evaluation: 0 without one, NaN where no target counts
   bool interrupted = false;         // stopped by a signal, after a checkpoint of run.step
+  bool out_of_patience = false;     // ended by eval.patience
   std::string checkpoint;           // folder of the last one; "" when there is none
   Metric metric = {};               // that one, and what is counted
   CountedUnit unit = {};

@@ -77,6 +77,8 @@ class TrainingWorkload {
   // Training has an endless order of micro-batches, validation as many batches as it says (0: there is no evaluation).
   virtual Batch batch(DataSplit split, int64_t index) const = 0;
   virtual int64_t validation_batches() const { return 0; }
+  // Sequences, or what train.micro_batch counts, of one pass over the training split; 0: its order has no end of one.
+  virtual int64_t samples_per_epoch() const { return 0; }
   virtual DataRecord data() const = 0;
   virtual std::vector<Metric> metrics() const { return {{}}; }  // the first decides which checkpoint is the best
   virtual CountedUnit unit() const { return {}; }

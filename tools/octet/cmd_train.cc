@@ -39,12 +39,16 @@ void run_training(const RunOptions& options) {
   TrainResult result = train(config, {.build = version_text("octet"), .handle_signals = true});
   if (result.left_over) return;
   if (result.seconds == 0) {  // no step was run
-    if (result.interrupted)
+    const char* length = config.epochs > 0 ? "train.epochs" : "train.steps";
+    if (result.out_of_patience)
+      fmt::print("ended at step {} by eval.patience={}: raise it to continue, or set resume=never to start again\n",
+                 result.run.step, config.eval_patience);
+    else if (result.interrupted)
       fmt::print("stopped at step {}, before the next step was complete\n", result.run.step);
     else
-      fmt::print(
-          "already at step {} of train.steps={}: raise train.steps to continue, or set resume=never to start again\n",
-          result.run.step, config.steps);
+      fmt::print("already at step {} of {}={}: raise {} to continue, or set resume=never to start again\n",
+                 result.run.step, length, config.epochs > 0 ? config.epochs : static_cast<double>(config.steps),
+                 length);
     fmt::print("checkpoint: {}\n", result.checkpoint.empty() ? "none" : result.checkpoint);
     return;
   }
