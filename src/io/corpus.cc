@@ -19,22 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Piece {
-  size_t end = 0;  // in Encoded::ids
-  int64_t bytes = 0;
-  bool ends_document = true;
-  bool counts = true;
-};
-
-struct Encoded {
-  std::vector<int32_t> ids;
-  std::vector<Piece> pieces;
-  TextCounts counts;
-  int64_t unknown_places = 0;
-  std::string first_unknown;
-  int64_t disk_bytes = 0;
-};
-
 std::vector<SplitInfo> name_splits(const PrepareOptions& options) {
   if (options.split.empty()) return {{"all", options.output}};
   check(options.split.size() <= 3, ErrorCode::kInvalidArgument, "--split names {} parts (want train, val [, test])",
@@ -89,15 +73,19 @@ std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& option
       result.text.skipped_lines);
   const char* comma = "\n";
   for (const SplitInfo& split : result.splits) {
-    json += fmt::format("{}    {{\"name\": \"{}\", \"prefix\": {}, \"documents\": {}, \"tokens\": {}, \"bytes\": {}}}",
-                        comma, split.name, json_quote(fs::path(split.prefix).filename().string()), split.documents,
-                        split.tokens, split.bytes);
+    json +=
+        fmt::format("{}    {{\"name\": \"{}\", \"prefix\": {}, \"documents\": {}, \"tokens\": {}, \"bytes\": {}{}}}",
+                    comma, split.name, json_quote(fs::path(split.prefix).filename().string()), split.documents,
+                    split.tokens, split.bytes, split.rows > 0 ? fmt::format(", \"rows\": {}", split.rows) : "");
     comma = ",\n";
   }
   json += "\n  ],\n  \"inputs\": [";
   comma = "";
   for (const std::string& input : options.inputs) json += comma + json_quote(input), comma = ", ";
-  return json + "]\n}\n";
+  json += "]";
+  if (options.row_length > 0) json += fmt::format(",\n  \"row_length\": {}", options.row_length);
+  if (options.more_record) json += ",\n  " + options.more_record();
+  return json + "\n}\n";
 }
 
 // Cuts the token stream, written under a temporary name, into contiguous parts.
@@ -143,22 +131,46 @@ void warn_of_earlier_sets(const std::string& prefix, const std::vector<SplitInfo
   }
 }
 
-// Removes the uncut stream on scope exit.
-struct ScratchPair {
-  std::string prefix;
-  ~ScratchPair() {
+// Removes sets that are not the last form on scope exit.
+struct ScratchSets {
+  std::vector<std::string> prefixes;
+  ~ScratchSets() {
     std::error_code ignored;
-    if (prefix.empty()) return;
-    for (const char* extension : {".bin", ".idx", ".mask"}) fs::remove(prefix + extension, ignored);
+    for (const std::string& prefix : prefixes)
+      for (const char* extension : {".bin", ".idx", ".mask"}) fs::remove(prefix + extension, ignored);
   }
 };
+
+// Encodes the texts of a batch.
+void encode_texts(const Tokenizer& tokenizer, const PrepareOptions& options, const CorpusBatch& batch,
+                  const std::vector<CorpusFile>& files, EncodedBatch& encoded) {
+  const int32_t begin = options.prepend_bos && tokenizer.adds_bos() ? tokenizer.bos_id() : -1;
+  const int32_t eod = options.append_eod ? tokenizer.eos_id() : -1;
+  encoded.ids.reserve(batch.bytes.size() / 3);
+  each_text(batch, files, options.text, encoded.counts, [&](const TextPiece& piece) {
+    UnknownText unknown{.policy = options.unknown};
+    if (piece.begins_document && begin >= 0) encoded.ids.push_back(begin);
+    try {
+      tokenizer.encode_to(piece.text, {.text_start = piece.begins_document, .unknown = &unknown}, encoded.ids);
+    } catch (const Error& error) {
+      const char* way_on = unknown.refused ? "; --on-unknown-byte=drop leaves it out" : "";
+      throw Error(error.code(), piece.where + ": " + error.message() + way_on);
+    }
+    if (encoded.unknown_places == 0 && unknown.places > 0) encoded.first_unknown = piece.where + ": " + unknown.first;
+    encoded.unknown_places += unknown.places;
+    if (piece.ends_document && eod >= 0) encoded.ids.push_back(eod);
+    encoded.pieces.push_back(
+        {encoded.ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document, piece.counts});
+  });
+}
 
 }  // namespace
 
 PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& options) {
   PrepareResult result;
   result.splits = name_splits(options);
-  const bool cut = options.split_by_tokens && !options.split.empty();
+  const bool cut = options.split_by_tokens && !options.split.empty(), pack = options.row_length > 0;
+  check(!cut || !pack, ErrorCode::kInvalidArgument, "--split-by tokens would cut documents that are packed whole");
   const TokenType type = token_type_for(tokenizer.vocab_size());
   result.dtype = type == TokenType::kU16 ? "u16" : "i32";
   check(fs::path(options.output).has_filename(), ErrorCode::kInvalidArgument,
@@ -173,15 +185,14 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   make_folders(parent_folder(options.output));
   FileWriter record(record_path);  // from the beginning: one process at a time writes PREFIX
 
-  ScratchPair whole{cut ? options.output + ".uncut.partial" : ""};
+  ScratchSets scratch;
+  if (cut) scratch.prefixes = {options.output + ".uncut.partial"};
+  for (const SplitInfo& split : result.splits)
+    if (pack) scratch.prefixes.push_back(split.prefix + ".unpacked.partial");
   std::vector<std::unique_ptr<DatasetWriter>> writers;
-  if (cut) {
-    writers.push_back(std::make_unique<DatasetWriter>(whole.prefix, type));
-  } else {
-    for (const SplitInfo& split : result.splits) writers.push_back(std::make_unique<DatasetWriter>(split.prefix, type));
-  }
-  const int32_t begin = options.prepend_bos && tokenizer.adds_bos() ? tokenizer.bos_id() : -1;
-  const int32_t eod = options.append_eod ? tokenizer.eos_id() : -1;
+  for (const std::string& prefix : scratch.prefixes) writers.push_back(std::make_unique<DatasetWriter>(prefix, type));
+  for (const SplitInfo& split : result.splits)
+    if (scratch.prefixes.empty()) writers.push_back(std::make_unique<DatasetWriter>(split.prefix, type));
   const int threads = options.threads > 0 ? options.threads : thread_count();
   CorpusProgress progress{.total_disk_bytes = reader.total_disk_bytes()};
   int64_t document = 0;
@@ -190,9 +201,9 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   size_t part = dealer.next();
 
   std::vector<uint8_t> zeros;  // the mask of a prompt
-  const auto sink = [&](const Encoded& encoded) {
+  const auto sink = [&](const EncodedBatch& encoded) {
     size_t at = 0;
-    for (const Piece& piece : encoded.pieces) {
+    for (const EncodedBatch::Piece& piece : encoded.pieces) {
       if (!piece.counts) zeros.resize(std::max(zeros.size(), piece.end - at));
       writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at),
                             std::span(zeros).first(piece.counts ? 0 : piece.end - at));
@@ -214,29 +225,16 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     if (options.progress) options.progress(progress);
   };
   run_over_corpus(reader, threads, [&](int, const CorpusBatch& batch) -> std::function<void()> {
-    auto encoded = std::make_shared<Encoded>();
-    encoded->ids.reserve(batch.bytes.size() / 3);
-    each_text(batch, reader.files(), options.text, encoded->counts, [&](const TextPiece& piece) {
-      UnknownText unknown{.policy = options.unknown};
-      if (piece.begins_document && begin >= 0) encoded->ids.push_back(begin);
-      try {
-        tokenizer.encode_to(piece.text, {.text_start = piece.begins_document, .unknown = &unknown}, encoded->ids);
-      } catch (const Error& error) {
-        const char* way_on = unknown.refused ? "; --on-unknown-byte=drop leaves it out" : "";
-        throw Error(error.code(), piece.where + ": " + error.message() + way_on);
-      }
-      if (encoded->unknown_places == 0 && unknown.places > 0)
-        encoded->first_unknown = piece.where + ": " + unknown.first;
-      encoded->unknown_places += unknown.places;
-      if (piece.ends_document && eod >= 0) encoded->ids.push_back(eod);
-      encoded->pieces.push_back(
-          {encoded->ids.size(), static_cast<int64_t>(piece.text.size()), piece.ends_document, piece.counts});
-    });
+    auto encoded = std::make_shared<EncodedBatch>();
+    if (options.encode)
+      options.encode(batch, reader.files(), *encoded);
+    else
+      encode_texts(tokenizer, options, batch, reader.files(), *encoded);
     encoded->disk_bytes = batch.disk_bytes;
     return [&sink, encoded] { sink(*encoded); };
   });
-  check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: no text in {} file(s)",
-        reader.files().size());
+  check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: no {} in {} file(s)",
+        options.encode ? "conversation to learn from" : "text", reader.files().size());
   result.binary_files_skipped = reader.binary_files_skipped();
   for (size_t i = 0; i < writers.size() && !cut; ++i) {
     SplitInfo& split = result.splits[i];
@@ -248,8 +246,11 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   }
   fs::remove(record_path, ignored);  // an earlier record must not describe a mixture of old and new files
   for (auto& writer : writers) writer->commit();
-  if (cut) cut_by_tokens(tokenizer, whole.prefix, options, result.splits, progress.tokens);
+  if (cut) cut_by_tokens(tokenizer, scratch.prefixes[0], options, result.splits, progress.tokens);
+  for (size_t i = 0; i < result.splits.size() && pack; ++i)
+    result.splits[i].rows = pack_rows(scratch.prefixes[i], result.splits[i].prefix, options.row_length);
   tokenizer.save(options.output + "_tokenizer");
+  if (options.write_files) options.write_files(options.output + "_tokenizer");
   record.write(record_json(tokenizer, options, result));
   record.commit();
   warn_of_earlier_sets(options.output, result.splits);
@@ -274,11 +275,13 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
     if (root.contains("begin_of_document"))
       info.begin_id =
           json_get<bool>(root, "begin_of_document", path) ? json_get<int32_t>(tokenizer, "bos_id", path) : -1;
+    if (root.contains("row_length")) info.row_length = json_get<int64_t>(root, "row_length", path);
+    if (root.contains("answer_end")) info.answer_end = json_get<int32_t>(root, "answer_end", path);
     for (const nlohmann::json& each : root.at("splits")) {
-      info.splits.push_back({each.at("name").get<std::string>(),
-                             (folder / each.at("prefix").get<std::string>()).string(),
-                             json_get<int64_t>(each, "documents", path), json_get<int64_t>(each, "tokens", path),
-                             json_get<int64_t>(each, "bytes", path)});
+      info.splits.push_back(
+          {each.at("name").get<std::string>(), (folder / each.at("prefix").get<std::string>()).string(),
+           json_get<int64_t>(each, "documents", path), json_get<int64_t>(each, "tokens", path),
+           json_get<int64_t>(each, "bytes", path), each.contains("rows") ? json_get<int64_t>(each, "rows", path) : 0});
     }
     return info;
   } catch (const nlohmann::json::exception& problem) {
@@ -297,7 +300,8 @@ std::optional<DatasetInfo> find_dataset_info(const std::string& prefix) {
 
 std::shared_ptr<const TokenDataset> open_prepared_set(const std::string& prefix, int64_t vocab_size) {
   const std::optional<DatasetInfo> info = find_dataset_info(prefix);
-  auto set = TokenDataset::open(prefix, vocab_size, info ? info->begin_id.value_or(-1) : -1);
+  auto set =
+      TokenDataset::open(prefix, vocab_size, info ? info->begin_id.value_or(-1) : -1, info ? info->row_length : 0);
   if (!info) return set;
   const auto recorded = std::ranges::find_if(info->splits, [&](const SplitInfo& split) {
     return set->prefix() == info->base + (split.name == "all" ? "" : "_" + split.name);

@@ -115,6 +115,7 @@ struct TextCounts {
   int64_t invalid_places = 0;  // pieces of text with invalid UTF-8
   int64_t skipped_lines = 0;
   std::string first_invalid, first_skipped;  // where and why
+  void skip(const std::string& why);         // a line
   void add(const TextCounts& other);
 };
 
@@ -129,6 +130,11 @@ struct TextPiece {
 void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
                TextCounts& counts, const std::function<void(const TextPiece&)>& body);
 
+// Calls body for every line of JSON lines of the batch, in order; lines are valid UTF-8.
+void each_json_line(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
+                    TextCounts& counts,
+                    const std::function<void(std::string_view line, const std::string& where)>& body);
+
 struct CorpusProgress {
   int64_t disk_bytes = 0, total_disk_bytes = 0;  // input bytes read, and total
   int64_t text_bytes = 0, documents = 0, tokens = 0;
@@ -138,6 +144,22 @@ struct CorpusProgress {
 // thread, in batch order. The first failing batch's error is thrown; later batches are abandoned.
 using CorpusWork = std::function<std::function<void()>(int worker, const CorpusBatch& batch)>;
 void run_over_corpus(CorpusReader& reader, int threads, const CorpusWork& work);
+
+// Tokens of the documents in a batch.
+struct EncodedBatch {
+  struct Piece {
+    size_t end = 0;  // in ids
+    int64_t bytes = 0;
+    bool ends_document = true;
+    bool counts = true;  // its tokens are targets
+  };
+  std::vector<int32_t> ids;
+  std::vector<Piece> pieces;
+  TextCounts counts;
+  int64_t unknown_places = 0;
+  std::string first_unknown;
+  int64_t disk_bytes = 0;
+};
 
 struct PrepareOptions {
   std::vector<std::string> inputs;
@@ -151,11 +173,18 @@ struct PrepareOptions {
   bool split_by_tokens = false;  // contiguous parts of the token stream instead of whole documents
   int threads = 0;               // 0 = all cores
   std::function<void(const CorpusProgress&)> progress;  // called about once a megabyte, from the calling thread
+  // Instead of the texts that `text` names: encodes a batch, from any thread.
+  std::function<void(const CorpusBatch&, const std::vector<CorpusFile>&, EncodedBatch&)> encode;
+  int64_t row_length = 0;  // > 0: documents are packed whole into rows of so many tokens
+  // More files of PREFIX_tokenizer/, and more members of PREFIX.json (`"name": value, ...`), once all is encoded.
+  std::function<void(const std::string& folder)> write_files;
+  std::function<std::string()> more_record;
 };
 
 struct SplitInfo {
   std::string name, prefix;                      // "train", "PREFIX_train"
   int64_t documents = 0, tokens = 0, bytes = 0;  // bytes of text, without end tokens
+  int64_t rows = 0;                              // of a packed set
 };
 
 struct PrepareResult {
@@ -179,6 +208,8 @@ struct DatasetInfo {
   int64_t vocab_size = 0;
   int32_t eos_id = -1;
   std::optional<int32_t> begin_id;  // of the token in front of documents, -1: there is none; nothing: not recorded
+  int64_t row_length = 0;           // > 0: the sets are packed
+  int32_t answer_end = -1;          // the special token that ends all answers of chat data, -1: there is none
   std::vector<SplitInfo> splits;
 };
 DatasetInfo read_dataset_info(const std::string& prefix);

@@ -85,15 +85,18 @@ void note_invalid(TextCounts& counts, const std::string& where) {
   if (counts.invalid_places++ == 0) counts.first_invalid = where;
 }
 
+using LineBody = std::function<void(std::string_view line, const std::string& where)>;
+
 void each_line(std::string_view bytes, const CorpusSegment& segment, const CorpusFile& file, const TextOptions& options,
-               TextCounts& counts, const std::function<void(const TextPiece&)>& body) {
+               TextCounts& counts, const LineBody& body) {
   int64_t number = segment.position;
   for (; !bytes.empty(); ++number) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());
     std::string_view line = bytes.substr(0, end);
     bytes.remove_prefix(std::min(end + 1, bytes.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    std::string where = fmt::format("{}:{}", file.path, number), repaired;
+    const std::string where = fmt::format("{}:{}", file.path, number);
+    std::string repaired;
     const size_t good = utf8_valid_prefix(line);
     if (good < line.size()) {
       check(options.utf8 != Utf8Policy::kError, ErrorCode::kInvalidArgument, "{}: invalid UTF-8 at byte {} of the line",
@@ -103,20 +106,25 @@ void each_line(std::string_view bytes, const CorpusSegment& segment, const Corpu
       repaired = utf8_replace_invalid(line, &replaced);
       line = repaired;
     }
-    std::string text, prompt;
-    const bool prompted = !options.prompt_key.empty();
-    try {
-      text = json_line_text(line, options.json_key, where);
-      if (prompted) prompt = json_line_text(line, options.prompt_key, where);
-    } catch (const Error& error) {
-      if (!options.skip_bad_lines) throw;
-      if (counts.skipped_lines++ == 0) counts.first_skipped = error.message();
-      continue;
-    }
-    counts.bytes += static_cast<int64_t>(prompt.size() + text.size());
-    if (prompted) body({prompt, true, false, where, /*counts=*/false});
-    body({text, !prompted, true, std::move(where)});
+    body(line, where);
   }
+}
+
+// The texts of a line: the prompt's, where there is one, and the text's.
+void each_text_of_line(std::string_view line, const std::string& where, const TextOptions& options, TextCounts& counts,
+                       const std::function<void(const TextPiece&)>& body) {
+  std::string text, prompt;
+  const bool prompted = !options.prompt_key.empty();
+  try {
+    text = json_line_text(line, options.json_key, where);
+    if (prompted) prompt = json_line_text(line, options.prompt_key, where);
+  } catch (const Error& error) {
+    if (!options.skip_bad_lines) throw;
+    return counts.skip(error.message());
+  }
+  counts.bytes += static_cast<int64_t>(prompt.size() + text.size());
+  if (prompted) body({prompt, true, false, where, /*counts=*/false});
+  body({text, !prompted, true, where});
 }
 
 }  // namespace
@@ -127,6 +135,10 @@ LineKind kind_of_line(std::string_view line, const std::string& key) {
   return finder.found && !finder.wrong_type ? LineKind::kText : LineKind::kOtherObject;
 }
 
+void TextCounts::skip(const std::string& why) {
+  if (skipped_lines++ == 0) first_skipped = why;
+}
+
 void TextCounts::add(const TextCounts& other) {
   if (first_invalid.empty()) first_invalid = other.first_invalid;
   if (first_skipped.empty()) first_skipped = other.first_skipped;
@@ -135,13 +147,22 @@ void TextCounts::add(const TextCounts& other) {
   skipped_lines += other.skipped_lines;
 }
 
+void each_json_line(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
+                    TextCounts& counts, const LineBody& body) {
+  for (const CorpusSegment& segment : batch.segments)
+    each_line(std::string_view(batch.bytes).substr(segment.begin, segment.end - segment.begin), segment,
+              files[segment.file], options, counts, body);
+}
+
 void each_text(const CorpusBatch& batch, const std::vector<CorpusFile>& files, const TextOptions& options,
                TextCounts& counts, const std::function<void(const TextPiece&)>& body) {
   for (const CorpusSegment& segment : batch.segments) {
     const CorpusFile& file = files[segment.file];
     const auto bytes = std::string_view(batch.bytes).substr(segment.begin, segment.end - segment.begin);
     if (segment.json_lines) {
-      each_line(bytes, segment, file, options, counts, body);
+      each_line(bytes, segment, file, options, counts, [&](std::string_view line, const std::string& where) {
+        each_text_of_line(line, where, options, counts, body);
+      });
       continue;
     }
     check(options.prompt_key.empty(), ErrorCode::kInvalidArgument,

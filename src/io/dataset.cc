@@ -107,8 +107,8 @@ IndexView parse_index(std::string_view bytes, int64_t bin_bytes, const std::stri
   return view;
 }
 
-std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size,
-                                                       int32_t begin_id) {
+std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix, int64_t vocab_size, int32_t begin_id,
+                                                       int64_t row_length) {
   std::shared_ptr<TokenDataset> set(new TokenDataset);
   set->prefix_ = prefix;
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) set->prefix_.resize(prefix.size() - 4);
@@ -126,6 +126,7 @@ std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix
   }
   set->vocab_size_ = vocab_size;
   set->begin_id_ = begin_id;
+  set->row_length_ = row_length;
   return set;
 }
 
@@ -261,8 +262,15 @@ void DatasetWriter::end_document() {
   current_ = 0;
 }
 
+void DatasetWriter::end_row() {
+  end_document();
+  row_ends_.push_back(documents_);
+}
+
 void DatasetWriter::commit() {
   end_document();
+  check(row_ends_.empty() || row_ends_.back() == documents_, ErrorCode::kInternal, "{}: documents outside of rows",
+        prefix_);
   lengths_.commit();
   const MappedFile lengths(prefix_ + ".lengths");
   remove_path(lengths.path());  // mapped, it stays readable
@@ -272,7 +280,7 @@ void DatasetWriter::commit() {
   put(uint64_t{1});
   put(type_);
   put(documents_);
-  put(documents_ + 1);
+  put(row_ends_.empty() ? documents_ + 1 : std::ssize(row_ends_) + 1);
   idx.write(lengths.bytes().data(), lengths.size());
   int64_t offset = 0;
   for (int64_t i = 0; i < documents_; ++i) {
@@ -281,7 +289,12 @@ void DatasetWriter::commit() {
     std::memcpy(&length, lengths.bytes().data() + i * 4, 4);
     offset += length * octet::token_bytes(type_);
   }
-  for (int64_t i = 0; i <= documents_; ++i) put(i);
+  if (row_ends_.empty()) {
+    for (int64_t i = 0; i <= documents_; ++i) put(i);
+  } else {
+    put(int64_t{0});
+    for (const int64_t end : row_ends_) put(end);
+  }
   remove_path(prefix_ + ".mask");
   if (mask_ != nullptr) mask_->commit();
   bin_.commit();

@@ -4,8 +4,9 @@
 //
 // .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 dtype (1 u8, 4 i32, 5 i64, 8 u16, ...), u64 sequences,
 // u64 documents + 1, i32 lengths[sequences], i64 byte offsets[sequences], i64 first sequence of each document.
-// Opening validates the whole index. Readers may share one object across
-// threads.
+// A packed set has a sequence for each document, and as the index's documents rows of whole ones, which training takes
+// as they are; that it is one its record says (io/corpus.h). Opening validates the whole index. Readers may share one
+// object across threads.
 #pragma once
 
 #include <cstdint>
@@ -42,16 +43,24 @@ class TokenDataset {
  public:
   // `vocab_size` > 0: read() refuses ids outside [0, vocab_size). `begin_id` >= 0: the token that stands in front of
   // documents, where it is no target. PREFIX may be given with .bin or .idx at its end.
+  // `row_length` > 0: the set is packed, its rows have at most so many tokens.
   static std::shared_ptr<const TokenDataset> open(const std::string& prefix, int64_t vocab_size = 0,
-                                                  int32_t begin_id = -1);
+                                                  int32_t begin_id = -1, int64_t row_length = 0);
 
   int64_t tokens() const { return index_.tokens; }
-  int64_t documents() const { return index_.documents; }
+  int64_t documents() const { return is_packed() ? index_.sequences : index_.documents; }
   TokenType type() const { return index_.type; }
   const std::string& prefix() const { return prefix_; }
-  int64_t document_begin(int64_t document) const { return index_.document_begin(document); }
+  int64_t document_begin(int64_t document) const {
+    return is_packed() ? index_.sequence_begin(document) : index_.document_begin(document);
+  }
   int64_t document_length(int64_t document) const { return document_begin(document + 1) - document_begin(document); }
   int64_t document_at(int64_t token) const;  // the document that holds this token
+
+  bool is_packed() const { return row_length_ > 0; }
+  int64_t row_length() const { return row_length_; }
+  int64_t rows() const { return index_.documents; }  // of a packed set
+  int64_t row_begin(int64_t row) const { return index_.document_begin(row); }
 
   // Copies tokens [first, first + out.size()) of the whole set.
   void read(int64_t first, std::span<int32_t> out) const;
@@ -76,6 +85,7 @@ class TokenDataset {
   std::optional<MappedFile> mask_;
   int64_t vocab_size_ = 0;
   int32_t begin_id_ = -1;
+  int64_t row_length_ = 0;
 };
 
 // Writes a PREFIX.bin/.idx pair, and PREFIX.mask if some tokens are no targets, document by document, as temporary
@@ -89,6 +99,7 @@ class DatasetWriter {
   // the type cannot hold is an error.
   void append(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
   void end_document();  // a document of no tokens is not recorded
+  void end_row();       // of a packed set, all of whose documents lie in rows
   // Closes the files and gives them their names: .idx last. A mask of an earlier set of this name is removed.
   void commit();
 
@@ -102,7 +113,12 @@ class DatasetWriter {
   FileWriter bin_, lengths_;          // lengths_: of documents, an i32 each, read back for the .idx
   std::unique_ptr<FileWriter> mask_;  // from the first token on that is no target
   int64_t tokens_ = 0, documents_ = 0, current_ = 0;
+  std::vector<int64_t> row_ends_;  // in documents
 };
+
+// Writes the documents of FROM, each of at most `row_length` tokens, as a packed set TO: the longest first, each into
+// the row that it leaves the least room in (best fit). Returns the number of rows. Memory: some bytes a document.
+int64_t pack_rows(const std::string& from, const std::string& to, int64_t row_length);
 
 // Cuts one prepared pair into several by token counts (nanoGPT's first 90 % and last 10 %): part i gets `counts[i]`
 // tokens. A document that lies across a cut is divided. Reads PREFIX, writes the others; returns documents of each
@@ -117,6 +133,7 @@ enum class SampleOrder {
   kRandomOffset,  // nanoGPT: each sample begins at a random offset
 };
 
+// A sample of a packed set is a row: the order of rows is shuffled, theirs, or rows are drawn at random.
 struct SampleOptions {
   int64_t length = 1024;  // L: a sample has L inputs and L targets, L + 1 tokens
   SampleOrder order = SampleOrder::kShuffled;

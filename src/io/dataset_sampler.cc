@@ -47,6 +47,14 @@ struct TokenSampler::Epoch {
 TokenSampler::TokenSampler(std::shared_ptr<const TokenDataset> dataset, SampleOptions options)
     : dataset_(std::move(dataset)), options_(options) {
   check(options_.length > 0, ErrorCode::kInvalidArgument, "sample length {} (want at least 1)", options_.length);
+  if (dataset_->is_packed()) {
+    check(dataset_->row_length() <= options_.length, ErrorCode::kInvalidArgument,
+          "{}: its rows of up to {} tokens do not fit samples of {} inputs: set data.sequence_length={}, or prepare it "
+          "again with octet data --sequence-length {}",
+          dataset_->prefix(), dataset_->row_length(), options_.length, dataset_->row_length(), options_.length);
+    samples_per_epoch_ = dataset_->rows();
+    return;
+  }
   const int64_t least = options_.order == SampleOrder::kSequential ? 2 : options_.length + 1;
   check(dataset_->tokens() >= least, ErrorCode::kInvalidArgument,
         "{}: {} tokens are too few for samples of {} inputs (want at least {}): give more text or a shorter context",
@@ -66,6 +74,7 @@ std::shared_ptr<const TokenSampler::Epoch> TokenSampler::epoch(int64_t number) c
                                     IndexPermutation(dataset_->documents(), options_.seed, stream + kDocumentStream),
                                     IndexPermutation(samples_per_epoch_, options_.seed, stream + kSampleStream),
                                     {}});
+  if (dataset_->is_packed()) return cached = made;
   made->boundaries.reserve(static_cast<size_t>(dataset_->documents() / kStride + 1));
   int64_t position = 0;
   for (int64_t i = 0; i < dataset_->documents(); ++i) {
@@ -91,6 +100,20 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     dataset_->read_counts(first, std::span(out.counts).subspan(filled));
   };
   out.tokens.clear();
+  if (dataset_->is_packed()) {
+    const int64_t place = index % samples_per_epoch_;
+    int64_t row = place;
+    if (options_.order == SampleOrder::kShuffled) row = epoch(epoch_of(index))->samples(place);
+    if (options_.order == SampleOrder::kRandomOffset)
+      row = static_cast<int64_t>(
+          Philox(options_.seed, static_cast<uint64_t>(index)).below(static_cast<uint64_t>(samples_per_epoch_)));
+    const int64_t first = dataset_->row_begin(row), end = dataset_->row_begin(row + 1);
+    append(first, end - first);
+    for (int64_t document = dataset_->document_at(first) + 1;
+         document < dataset_->documents() && dataset_->document_begin(document) < end; ++document)
+      out.segments.push_back(static_cast<int32_t>(dataset_->document_begin(document) - first));
+    return;
+  }
   if (options_.order != SampleOrder::kShuffled) {
     int64_t first = 0, count = length + 1;
     if (options_.order == SampleOrder::kSequential) {

@@ -176,9 +176,9 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
 }  // namespace
 
 void copy_tokenizer_files(const std::string& from, const std::string& to) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-        "merges.txt", "encoder.json", "vocab.bpe", "characters.json", "tokenizer.bin", "generation_config.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                           "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "characters.json", "tokenizer.bin",
+                           "generation_config.json", "chat_template.jinja"}) {
     const std::string path = from + "/" + name;
     if (path_exists(path)) write_file(to + "/" + name, read_file(path));
   }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "io/chat_template_file.h"
 #include "io/corpus.h"
 #include "io/tokenizer.h"
 #include "ir/builder.h"
@@ -67,13 +68,19 @@ LanguageModel::LanguageModel(const RunConfig& config)
   if (info) {
     special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
     if (info->eos_id >= 0) special_.eos = {info->eos_id};
+    check(info->row_length == 0 || separate_documents_, ErrorCode::kInvalidArgument,
+          "data.train {} has rows of whole conversations, which would see each other: set "
+          "data.separate_documents=true",
+          train_data_);
     if (path_exists(info->tokenizer_path)) tokenizer_folder_ = info->tokenizer_path;
   }
   if (!config.model_from.empty()) {  // its own ends and beginnings; its vocabulary where the data has none
     const SpecialTokens own = read_special_tokens(config.model_from);
     if (own.bos >= 0 || !own.eos.empty()) special_ = own;
+    chat_folder_ = config.model_from;
     if (tokenizer_folder_.empty()) tokenizer_folder_ = config.model_from;
   }
+  if (info && info->answer_end >= 0) special_.add_ends({info->answer_end});  // the model learns to end answers with it
   if (const auto other = validation_data_.empty() ? std::nullopt : find_dataset_info(validation_data_); info && other)
     check(info->tokenizer_fingerprint == other->tokenizer_fingerprint, ErrorCode::kInvalidArgument,
           "data.validation {} was made with the vocabulary {}, data.train {} with {}: make both with one tokenizer",
@@ -160,6 +167,10 @@ void LanguageModel::write_files(const std::string& folder, DType weights) const 
   const char* dtype = weights == DType::kF32 ? "float32" : "bfloat16";
   write_file(folder + "/config.json", to_hugging_face_config(model_, special_, dtype));
   if (!tokenizer_folder_.empty()) copy_tokenizer_files(tokenizer_folder_, folder);
+  std::string path;
+  if (chat_folder_.empty() || !find_chat_template(folder, "default", path).empty()) return;
+  const std::string source = find_chat_template(chat_folder_, "default", path);
+  if (!source.empty()) write_file(folder + "/chat_template.jinja", source);
 }
 
 void LanguageModel::load(const std::string& folder, Executor& executor, const BytesLoaded& loaded) const {

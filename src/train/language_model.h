@@ -58,6 +58,7 @@ class LanguageModel : public TrainingWorkload {
   std::string train_data_, validation_data_;  // prefixes
   SpecialTokens special_;                     // of the data, or of the folder that the run begins from
   std::string tokenizer_folder_;              // "" where there is none
+  std::string chat_folder_;                   // whose chat template stands in where the tokenizer's has none; "" none
   std::unique_ptr<const TokenSampler> training_, validation_;
   DataRecord record_;
 };
