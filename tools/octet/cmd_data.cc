@@ -1,10 +1,12 @@
 // octet data: converts text to memory-mapped token files.
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "commands.h"
+#include "data_chat.h"
 #include "human.h"
 #include "io/corpus.h"
 
@@ -15,10 +17,12 @@ struct DataArguments {
   PrepareOptions options;
   std::string invalid = "keep", unknown = "unk", split_by = "documents";
   bool no_eod = false, no_bos = false;
+  ChatDataArguments chat;
 };
 
-void prepare(DataArguments& arguments) {
+void prepare(const CLI::App& command, DataArguments& arguments) {
   PrepareOptions& options = arguments.options;
+  settle_chat_data(command, arguments.chat, options);
   options.append_eod = !arguments.no_eod;
   options.prepend_bos = !arguments.no_bos;
   options.split_by_tokens = arguments.split_by == "tokens";
@@ -29,10 +33,14 @@ void prepare(DataArguments& arguments) {
                     : arguments.unknown == "drop" ? UnknownText::Policy::kDrop
                                                   : UnknownText::Policy::kToken;
   const auto tokenizer = load_tokenizer(options.tokenizer_path);
+  std::optional<ChatCorpus> chat;
+  if (arguments.chat.wanted()) chat.emplace(*tokenizer, arguments.chat.options);
+  if (arguments.chat.print) return chat->print(options, stdout);
+  if (chat) chat->prepare(options);
   if (options.append_eod && tokenizer->eos_id() < 0) {
     log_info("the vocabulary has no end token: nothing separates the documents");
   }
-  if (tokenizer->adds_bos())
+  if (tokenizer->adds_bos() && !chat)
     log_info("the vocabulary begins texts with a begin token: documents {} (--no-bos)",
              arguments.no_bos ? "begin without it" : "begin with it");
   const auto start = std::chrono::steady_clock::now();
@@ -55,11 +63,12 @@ void prepare(DataArguments& arguments) {
   }
   if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
   for (const SplitInfo& split : result.splits) {
-    fmt::print("{}.bin: {} tokens ({}), {} documents, {} of text, {:.3f} bytes per token\n", split.prefix, split.tokens,
-               result.dtype, split.documents, human_bytes(split.bytes),
+    fmt::print("{}.bin: {} tokens ({}), {} {}, {} of text, {:.3f} bytes per token\n", split.prefix, split.tokens,
+               result.dtype, split.documents, chat ? "conversations" : "documents", human_bytes(split.bytes),
                static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
-  if (result.prompt_tokens > 0)
+  if (chat) report_chat_data(chat->counts(), result, arguments.chat);
+  if (result.prompt_tokens > 0 && !chat)
     fmt::print("{} tokens of prompts, which are excluded from the loss\n", result.prompt_tokens);
   fmt::print("{} in {} ({}/s)\n", human_bytes(result.text.bytes), human_seconds(seconds),
              human_number(static_cast<double>(result.text.bytes) / std::max(seconds, 1e-3), "B"));
@@ -75,7 +84,7 @@ void add_data_command(CLI::App& app) {
   command->add_option("inputs", options.inputs,
                       "text or JSON lines, plain, .gz or .zst; folders (one document per text file) or globs");
   command->add_option("--tokenizer", options.tokenizer_path, "vocabulary folder or file")->required();
-  command->add_option("--out", options.output, "PREFIX of the output files")->required();
+  command->add_option("--out", options.output, "PREFIX of the output files");
   command->add_option("--split", options.split, "fractions for PREFIX_train, PREFIX_val [, PREFIX_test]: 0.99,0.01")
       ->delimiter(',')
       ->allow_extra_args(false);
@@ -96,12 +105,15 @@ void add_data_command(CLI::App& app) {
   command->add_flag("--no-bos", arguments->no_bos,
                     "no begin token in front of documents, where the vocabulary puts one in front of texts");
   command->add_flag("--no-eod", arguments->no_eod, "do not append the end token to documents");
+  add_chat_data_options(*command, arguments->chat);
   command->add_option("--threads", options.threads, "tokenizing workers; 0 = all cores")->check(CLI::Range(0, 1024));
   command->footer(
       "Examples:\n"
       "  octet data --tokenizer tok --split 0.99,0.01 --out data/code /usr/include/c++\n"
       "  octet data --tokenizer gpt2 --out data/web 'crawl/*.jsonl.zst' --key content\n"
       "  octet data --tokenizer chars --split 0.9,0.1 --split-by tokens --out data/shakespeare input.txt\n"
+      "  octet data --tokenizer llama --chat auto --sequence-length 4096 --out data/chat conversations.jsonl\n"
+      "  octet data --tokenizer llama --chat auto --print conversations.jsonl | head -1\n"
       "A file named as one of the subcommands is given as ./dedup.");
   add_data_dedup_command(*command);
   for (CLI::App* below : command->get_subcommands([](const CLI::App*) { return true; }))
@@ -111,7 +123,7 @@ void add_data_command(CLI::App& app) {
   command->callback([arguments, command] {
     if (!command->get_subcommands().empty()) return;
     if (arguments->options.inputs.empty()) throw CLI::RequiredError("inputs");
-    prepare(*arguments);
+    prepare(*command, *arguments);
   });
 }
 
