@@ -10,6 +10,7 @@
 #include "build_info.h"
 #include "numbers.h"
 #include "octet/commands.h"
+#include "octet/eval_rouge.h"
 #include "passes/serving_graphs.h"
 #include "train/checkpoint.h"
 #include "weights/adapter_folder.h"
@@ -18,7 +19,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, data;
+  std::string model, data, rouge;
   EngineOptions engine;
   std::vector<std::string> texts;
   int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
@@ -41,6 +42,12 @@ bool separates_documents(const std::string& checkpoint) {
 }
 
 void run_eval(const Options& options) {
+  if (!options.rouge.empty()) {
+    check(options.model.empty() && options.data.empty(), ErrorCode::kInvalidArgument,
+          "octet eval --rouge compares the texts of its file: leave the model and --data out");
+    return print_rouge(options.rouge);
+  }
+  check(!options.model.empty(), ErrorCode::kInvalidArgument, "octet eval requires MODEL, or --rouge FILE");
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
         "octet eval takes either text files or --data PREFIX");
   set_thread_count(options.threads);
@@ -102,8 +109,14 @@ void add_eval_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
   octet eval out/run --data data/corpus_val --stride 512 --json
-  octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8)");
+  octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8
+  octet eval --rouge summaries.jsonl > scores.jsonl)");
   add_model_option(*command, options->model);
+  command->get_option("model")->required(false);  // --rouge has none
+  command->add_option(
+      "--rouge", options->rouge,
+      "no model: ROUGE of each line {target, prediction} of this file, as rouge-score's, plain and with "
+      "Porter's stems");
   command->add_option("texts", options->texts, "texts, as octet data takes them");
   command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
   command->add_flag_function(
