@@ -84,7 +84,8 @@ void add_report_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_bench_encode_command(CLI::App& bench);
-void add_serve_command(CLI::App& app);  // in builds with OCTET_SERVE, as the next one
+void add_serve_command(CLI::App& app);  // in builds with OCTET_SERVE, as the next two
+void add_chat_command(CLI::App& app);
 void add_bench_serve_command(CLI::App& bench);
 void add_completion_command(CLI::App& app);
 

@@ -138,6 +138,7 @@ int run(int argc, char** argv) {
     add(app);
 #ifdef OCTET_SERVE
   octet::add_serve_command(app);
+  octet::add_chat_command(app);
 #endif
   hide_defaults(app);
   octet::check_whole_numbers(app);
