@@ -254,7 +254,7 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   const bool due = config_.checkpoint_interval > 0 && step % config_.checkpoint_interval == 0;
   const bool best = config_.checkpoint_best && result_.run.best_step == step;
   const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
-  result_.out_of_patience = !last && out_of_patience(step);
+  result_.out_of_patience = !last && last_evaluated_ == step && out_of_patience(step);
   if (last || ((due || best || result_.out_of_patience) && sound)) save(step);
   if (result_.out_of_patience) {
     log_->event(step, "stop", "eval.patience");
@@ -277,8 +277,11 @@ TrainResult Run::loop() {
         ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
   Prefetcher prefetcher(*workload_, config_.accumulation(), result_.run.step + 1);
   if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
-  const bool ended = result_.run.step > 0 && result_.run.step < config_.steps && out_of_patience(result_.run.step);
-  result_.out_of_patience = ended;
+  bool ended = result_.run.step > 0 && result_.run.step < config_.steps && out_of_patience(result_.run.step);
+  if (ended) {  // before it was resumed, unless that evaluation was left unfinished
+    evaluate_now(result_.run.step);
+    ended = result_.out_of_patience = out_of_patience(result_.run.step);
+  }
   for (int64_t step = result_.run.step + 1; step <= config_.steps && !ended; ++step) {
     std::unique_ptr<Step> next;
     if (in_flight_step_ && can_overlap_next_step(in_flight_step_->work)) next = begin(prefetcher, step);
