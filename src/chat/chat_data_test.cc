@@ -190,7 +190,9 @@ TEST(ChatData, Pairs) {
   const char* records[] = {R"({"prompt": "q", "chosen": "good", "rejected": "bad"})",
                            R"({"prompt": [{"role": "user", "content": "q"}],
                                "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "good"}],
-                               "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "bad"}]})"};
+                               "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "bad"}]})",
+                           R"({"chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "good"}],
+          "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "bad"}]})"};
   for (const char* record : records) {
     const PairTokens pair = encoder.encode_pair(read_chat_record(record));
     EXPECT_EQ(tokenizer->decode(pair.prompt), "<|user|>q<|end|>\n<|assistant|>") << record;

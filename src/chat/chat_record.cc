@@ -69,10 +69,13 @@ void append(Json& messages, const Json& more) { messages.insert(messages.end(), 
 void read_parts(const Json& record, ChatRecord& out) {
   const auto has = [&](const char* key) { return record.contains(key); };
   if (has("system") && !text_of(record, "system").empty()) out.messages.push_back(message("system", record["system"]));
-  if (has("prompt") && has("chosen") && has("rejected")) {
-    append(out.messages, turns_of(record, "prompt", "user"));
+  if (has("chosen") && has("rejected")) {
     out.chosen = turns_of(record, "chosen", "assistant"), out.rejected = turns_of(record, "rejected", "assistant");
-    // Pairs of whole conversations repeat the prompt.
+    // Pairs of whole conversations repeat the prompt, or are all there is of it: what both begin with.
+    if (has("prompt")) append(out.messages, turns_of(record, "prompt", "user"));
+    const size_t most = std::min(out.chosen.size(), out.rejected.size()) - 1;
+    for (size_t i = 0; i < most && !has("prompt") && out.chosen[i] == out.rejected[i]; ++i)
+      out.messages.push_back(out.chosen[i]);
     for (Json* side : {&out.chosen, &out.rejected})
       if (side->size() > out.messages.size() && std::equal(out.messages.begin(), out.messages.end(), side->begin()))
         side->erase(side->begin(), side->begin() + std::ssize(out.messages));

@@ -96,6 +96,7 @@ LanguageModel::LanguageModel(const RunConfig& config)
                                  train->documents(), length_, config.sampling, config.seed,
                                  config.accumulation() * sequences_),
              .checksum = fmt::format("{:08x}", train->checksum())};
+  if (train->is_packed()) record_.data += fmt::format(" rows {}", train->rows());
   if (!validation) return;
   validation_ =
       std::make_unique<TokenSampler>(validation, SampleOptions{.length = length_, .order = SampleOrder::kSequential});
