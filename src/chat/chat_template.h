@@ -38,6 +38,8 @@ struct RenderLimits {
 struct TemplateOptions {
   bool trim_blocks = true;    // a line end right behind a block is dropped
   bool lstrip_blocks = true;  // and white space before a block on its line
+  // Reading an undefined value is an error, but for `is defined` and default(): Jinja2's StrictUndefined.
+  bool strict_undefined = false;
 };
 
 // The form in which a template reads messages, as its source shows.

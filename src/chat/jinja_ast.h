@@ -134,6 +134,7 @@ struct Template {
   explicit Template(std::string_view from, int64_t memory) : arena(memory), source(from) {}
   Arena arena;
   std::string source;  // literals and names are views into it
+  bool strict_undefined = false;
   std::vector<Name> names;
   std::unordered_map<std::string_view, int32_t> numbers;  // of names
   Stmts body;

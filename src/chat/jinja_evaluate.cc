@@ -36,6 +36,12 @@ void Renderer::output(const Expr& expr) {
 }
 
 Value Renderer::evaluate(const Expr& expr) {
+  const Value value = evaluate_any(expr);
+  check(!template_.strict_undefined || !value.is_undefined(), "'{}' is undefined", value.text());
+  return value;
+}
+
+Value Renderer::evaluate_any(const Expr& expr) {
   switch (expr.kind) {
     case ExprKind::kConstant: return expr.value;
     case ExprKind::kName: return lookup(expr.name);
@@ -72,7 +78,7 @@ Value Renderer::evaluate_nested(const Expr& expr) {
     case ExprKind::kCall: return evaluate_call(expr, nullptr);
     case ExprKind::kFilter: return evaluate_filter(expr, nullptr);
     case ExprKind::kTest: {
-      const Value subject = evaluate(*parts[0]);
+      const Value subject = evaluate_any(*parts[0]);
       check(expr.builtin != nullptr, "unknown test \"{}\"", expr.value.text());
       return invoke(*expr.builtin, {subject, evaluate_all(parts.subspan(1)), evaluate_all(expr.keywords)});
     }
@@ -179,8 +185,10 @@ Value Renderer::evaluate_filter(const Expr& expr, const Value* subject) {
   check(expr.builtin != nullptr, "unknown filter \"{}\"", expr.value.text());
   // A chain of filters of a block ends in one without a subject.
   const Expr* first = expr.parts[0];
+  const bool has_default = expr.builtin->name == "default" || expr.builtin->name == "d";
   const Value self = first == nullptr     ? *subject
                      : subject != nullptr ? evaluate_filter(*first, subject)
+                     : has_default        ? evaluate_any(*first)
                                           : evaluate(*first);
   return invoke(*expr.builtin, {self, evaluate_all(expr.parts.subspan(1)), evaluate_all(expr.keywords)});
 }

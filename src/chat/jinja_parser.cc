@@ -199,6 +199,7 @@ class Parser {
 void parse(Template& into, const std::string& where, const TemplateOptions& options) {
   TokenStream tokens(lex(into.source, into.arena, where, options), where);
   ExpressionParser names(into, tokens);
+  into.strict_undefined = options.strict_undefined;
   into.loop = names.number_of("loop");
   into.caller = names.number_of("caller");
   into.varargs = names.number_of("varargs");

@@ -48,7 +48,8 @@ class Renderer final : public Runtime {
   const Value& lookup(int32_t name) const;
   Value make_function(const Macro& macro);
 
-  Value evaluate(const Expr& expr);
+  Value evaluate(const Expr& expr);      // an error if it is undefined and the template strict
+  Value evaluate_any(const Expr& expr);  // also undefined
   Value evaluate_nested(const Expr& expr);
   std::span<const Value> evaluate_all(Exprs exprs);
   std::span<const Keyword> evaluate_all(std::span<const Argument> keywords);

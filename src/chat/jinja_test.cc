@@ -70,6 +70,17 @@ TEST(Jinja, BlocksKeepTheirSpaceWhereToldSo) {
             "a\n  \nb\n\nc");
 }
 
+TEST(Jinja, UndefinedValuesAreErrorsWhereToldSo) {
+  const auto strict = [](const std::string& source) {
+    return ChatTemplate(source, "t", {.strict_undefined = true}).render({{"a", {{"b", 1}}}}, {}, 0).text;
+  };
+  EXPECT_EQ(strict("{{ a.b }}{{ x is defined }}{{ x|default('d') }}{{ a.c|d(2) }}"), "1Falsed2");
+  for (const char* source : {"{{ x }}", "{{ 'a' ~ x }}", "{% if x %}{% endif %}", "{% for i in x %}{% endfor %}",
+                             "{{ x|length }}", "{{ not x }}", "{{ [x] }}", "{{ x == 1 }}"})
+    EXPECT_EQ(error_of([&] { strict(source); }), "t:1: 'x' is undefined") << source;
+  EXPECT_EQ(error_of([&] { strict("{{ a.c }}"); }), "t:1: 'c' is undefined");
+}
+
 TEST(Jinja, TellsTheTime) {
   setenv("TZ", "UTC", 1);
   tzset();
