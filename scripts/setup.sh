@@ -4,7 +4,7 @@
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev libdnnl-dev libeigen3-dev
-  libboost1.81-dev libssl-dev"
+  libboost1.81-dev libssl-dev libfasttext-dev libcld2-dev"
 case "${1:-program}" in
   program) wanted="$program" ;;
   test) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev openmpi-bin python3

@@ -32,10 +32,6 @@ struct DedupOptions {
   std::function<void(std::string_view stage, const CorpusProgress&)> progress;
 };
 
-struct Shard {
-  int64_t index = 0, count = 1;  // 0 <= index < count
-};
-
 struct DedupFile {
   std::string input, output;
   int64_t documents = 0, exact = 0, near = 0, bad_lines = 0, bytes = 0;  // exact, near: dropped; bytes: of output

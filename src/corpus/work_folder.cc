@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <charconv>
 #include <random>
 
 #include "base/error.h"
@@ -39,6 +40,21 @@ std::string difference(const Json& there, const Json& wanted) {
 }
 
 }  // namespace
+
+Shard parse_shard(const std::string& text) {
+  Shard shard;
+  const size_t slash = text.find('/');
+  const auto number = [&](std::string_view digits) {
+    int64_t value = 0;
+    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return problem == std::errc() && end == digits.data() + digits.size() ? value : -1;
+  };
+  if (slash != std::string::npos)
+    shard = {number(std::string_view(text).substr(0, slash)), number(std::string_view(text).substr(slash + 1))};
+  check(slash != std::string::npos && shard.index >= 0 && shard.index < shard.count, ErrorCode::kInvalidArgument,
+        "--shard {} (want I/N with 0 <= I < N, as 0/4)", text);
+  return shard;
+}
 
 WorkFolder::WorkFolder(std::string folder, const std::string& job, const std::vector<CorpusFile>& files)
     : folder_(std::move(folder)), names_(output_names(files)) {

@@ -10,6 +10,11 @@
 
 namespace octet {
 
+struct Shard {
+  int64_t index = 0, count = 1;  // 0 <= index < count
+};
+Shard parse_shard(const std::string& text);  // I/N
+
 class WorkFolder {
  public:
   // `job`: JSON of all that changes the result besides the inputs, whose paths, sizes and times are added. Throws

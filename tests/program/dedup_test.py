@@ -1,5 +1,6 @@
-"""octet data dedup as a program: killed at any time and started again, in shards as scripts/dedup_slurm.sh runs them (here by
-an sbatch that is a loop), the same files each time; wrong options. Usage: dedup_test.py OCTET REPOSITORY"""
+"""octet data dedup and clean as programs: killed at any time and started again, in shards as scripts/dedup_slurm.sh runs them (here by
+an sbatch that is a loop), the same files each time; wrong options; files named
+as subcommands. Usage: dedup_test.py OCTET REPOSITORY"""
 
 import json
 import os
@@ -64,22 +65,43 @@ def main(octet, repository):
         whole = files_of(root / "whole")
         assert len(whole) == 8 and sum(file.count(b"\n") for file in whole.values()) == 12000, list(whole)
 
-        kills, wait = 0, 0.02
-        while True:  # a little later each time
-            process = subprocess.Popen([octet, "data", "dedup", *inputs, "--out", root / "killed", "--threads", "1"],
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            try:
-                assert process.wait(wait) == 0
-                break
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                kills, wait = kills + 1, wait * 1.05
-        assert kills >= 3, kills
+        def kill_until_done(*words):
+            kills, wait = 0, 0.02
+            while True:  # a little later each time
+                process = subprocess.Popen([octet, "data", *words, "--threads", "1"], stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)
+                try:
+                    assert process.wait(wait) == 0
+                    break
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                    kills, wait = kills + 1, wait * 1.05
+            assert kills >= 3, (words, kills)
+            return kills
+
+        kills = kill_until_done("dedup", *inputs, "--out", root / "killed")
         killed = files_of(root / "killed")
         assert killed == whole, ("killed and started again: other files", killed.keys() ^ whole.keys())
         again = dedup(*inputs, "--out", root / "killed", check=True)
         assert "of 12000 documents kept" in again.stdout, again
+
+        rules = ("--no-gopher-quality", "--no-c4", "--no-fineweb", "--gopher-top-2gram", "0.03")
+        done = subprocess.run([octet, "data", "clean", *inputs, "--out", root / "clean", "--json", *rules],
+                              capture_output=True, text=True, check=True)
+        counts = json.loads(done.stdout)["counts"]
+        assert counts["documents"] == 12000 and 0 < counts["dropped.gopher_top_2gram"] < 6000, counts
+        kill_until_done("clean", *inputs, "--out", root / "clean_killed", *rules)
+        assert files_of(root / "clean_killed") == files_of(root / "clean"), "clean, killed and started again: other files"
+
+        done = dedup(root / "clean", "--out", root / "both", "--json", check=True)  # without dropped/ and report.json
+        assert json.loads(done.stdout)["documents"] == counts["kept"], (done, counts)
+
+        (root / "dedup").write_text("some text\n")
+        subprocess.run([octet, "tokenizer", "train", "--kind", "char", "--out", "tok", "./dedup"], cwd=root, check=True,
+                       capture_output=True)
+        subprocess.run([octet, "data", "./dedup", "--tokenizer", "tok", "--out", "set"], cwd=root, check=True, capture_output=True)
+        assert (root / "set.bin").stat().st_size > 0
 
         (root / "bin").mkdir()
         (root / "jobs").mkdir()
@@ -102,4 +124,4 @@ def main(octet, repository):
             assert wrong.returncode != 0 and message in wrong.stderr, (words, wrong)
 
 
-main(sys.argv[1], sys.argv[2])
+main(os.path.abspath(sys.argv[1]), sys.argv[2])

@@ -115,6 +115,7 @@ void add_data_command(CLI::App& app) {
       "  octet data --tokenizer llama --chat auto --sequence-length 4096 --out data/chat conversations.jsonl\n"
       "  octet data --tokenizer llama --chat auto --print conversations.jsonl | head -1\n"
       "A file named as one of the subcommands is given as ./dedup.");
+  add_data_clean_command(*command);
   add_data_dedup_command(*command);
   for (CLI::App* below : command->get_subcommands([](const CLI::App*) { return true; }))
     below->preparse_callback([command](size_t) {

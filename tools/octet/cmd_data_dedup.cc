@@ -1,6 +1,5 @@
 // octet data dedup: removes duplicates and near-duplicates from JSON lines.
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -19,22 +18,6 @@ struct DedupArguments {
   std::string stage = "all", shard;
   bool json = false;
 };
-
-// I/N
-Shard parse_shard(const std::string& text) {
-  Shard shard;
-  const size_t slash = text.find('/');
-  const auto number = [&](std::string_view digits) {
-    int64_t value = 0;
-    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return problem == std::errc() && end == digits.data() + digits.size() ? value : -1;
-  };
-  if (slash != std::string::npos)
-    shard = {number(std::string_view(text).substr(0, slash)), number(std::string_view(text).substr(slash + 1))};
-  check(slash != std::string::npos && shard.index >= 0 && shard.index < shard.count, ErrorCode::kInvalidArgument,
-        "--shard {} (want I/N with 0 <= I < N, as 0/4)", text);
-  return shard;
-}
 
 void print(const DedupArguments& arguments, const std::vector<DedupFile>& files, double seconds) {
   DedupFile all;

@@ -72,6 +72,7 @@ ErrorCode error_code_of(const GenerationEvent& event);
 void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_data_dedup_command(CLI::App& data);
+void add_data_clean_command(CLI::App& data);
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_quantize_command(CLI::App& app);
