@@ -1,4 +1,4 @@
-// octet eval: loss, perplexity and bits per byte of a model on text or prepared tokens.
+// octet eval: loss, perplexity and bits per byte of a model on text or prepared tokens; tasks (eval_tasks.cc).
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/eval_rouge.h"
+#include "octet/eval_tasks.h"
 #include "passes/serving_graphs.h"
 #include "train/checkpoint.h"
 #include "weights/adapter_folder.h"
@@ -19,7 +20,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, data, rouge;
+  std::string model, data, rouge, json_file;
   EngineOptions engine;
   std::vector<std::string> texts;
   int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
@@ -27,6 +28,7 @@ struct Options {
   bool json = false, no_bos = false;
   std::optional<bool> separate_documents;
   TextOptions text;
+  TaskOptions tasks;
 };
 
 // Whether the run that a checkpoint is of keeps documents apart.
@@ -47,10 +49,8 @@ void run_eval(const Options& options) {
           "octet eval --rouge compares the texts of its file: leave the model and --data out");
     return print_rouge(options.rouge);
   }
-  check(!options.model.empty(), ErrorCode::kInvalidArgument, "octet eval requires MODEL, or --rouge FILE");
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
-        "octet eval takes either text files or --data PREFIX");
-  set_thread_count(options.threads);
+        "octet eval takes text files, --data PREFIX or --tasks NAME ...");
   std::string folder = model_folder(options.model);
   auto weights = open_weights(folder);
   std::unique_ptr<Tokenizer> tokenizer;
@@ -105,11 +105,13 @@ void add_eval_command(CLI::App& app) {
   engine.row("recipe").info.meaning = recipe_help("fp32");
   engine.row("kv_cache").info.meaning =
       "keys and values go through a KV cache of f32, bf16, e4m3 or int8 (default: through none)";
-  auto* command = app.add_subcommand("eval", "Loss, perplexity and bits per byte on text or prepared tokens");
+  auto* command = app.add_subcommand("eval", "Loss on text or prepared tokens; tasks of lm-evaluation-harness");
   command->footer(R"(Examples:
   octet eval out/run wikitext.txt
   octet eval out/run --data data/corpus_val --stride 512 --json
   octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8
+  octet eval path/to/llama --tasks hellaswag mmlu --data eval_data --recipe bf16 --json results.json
+  octet eval path/to/llama --tasks tasks/mine.yaml --shots 3 --chat --samples samples.jsonl
   octet eval --rouge summaries.jsonl > scores.jsonl)");
   add_model_option(*command, options->model);
   command->get_option("model")->required(false);  // --rouge has none
@@ -118,7 +120,8 @@ void add_eval_command(CLI::App& app) {
       "no model: ROUGE of each line {target, prediction} of this file, as rouge-score's, plain and with "
       "Porter's stems");
   command->add_option("texts", options->texts, "texts, as octet data takes them");
-  command->add_option("--data", options->data, "PREFIX of prepared tokens, PREFIX.bin/.idx");
+  command->add_option("--data", options->data,
+                      "PREFIX of prepared tokens, PREFIX.bin/.idx; with --tasks the folder of built-in tasks' files");
   command->add_flag_function(
       "--separate-documents,!--joined-documents", [options](int64_t count) { options->separate_documents = count > 0; },
       "of --data: documents do not attend to each other, or do (default: as the run was trained)");
@@ -134,8 +137,27 @@ void add_eval_command(CLI::App& app) {
       ->check(not_negative());
   add_options(*command, engine, {"recipe", "kv_cache", "device", "tensor", "rank_timeout"});
   add_threads_option(*command, options->threads);
-  command->add_flag("--json", options->json, "print one JSON object");
-  command->callback([options] { run_eval(*options); });
+  auto* json = command->add_option("--json", options->json_file,
+                                   "print one JSON object; of --tasks it may name the file to write");
+  json->expected(0, 1)->type_name("[FILE]");
+  add_task_options(*command, options->tasks,
+                   {"texts", "--rouge", "--separate-documents", "--format", "--key", "--no-bos", "--length", "--stride",
+                    "--windows", "--max-tokens"});
+  add_options(*command, engine, {"max_sequences", "max_step_tokens", "memory_fraction", "kv_cache_bytes"});
+  for (const char* name : {"--max-sequences", "--max-step-tokens", "--memory-fraction", "--kv-cache-bytes"})
+    command->get_option(name)->needs("--tasks")->group("Tasks");
+  command->callback([options, json] {
+    options->json = json->count() > 0;
+    set_thread_count(options->threads);
+    check(!options->model.empty() || !options->rouge.empty(), ErrorCode::kInvalidArgument,
+          "octet eval requires MODEL, or --rouge FILE");
+    if (!options->tasks.names.empty())
+      return run_tasks(options->tasks, options->model, options->engine, options->data, options->json,
+                       options->json_file);
+    // A text behind --json is a text.
+    if (!options->json_file.empty()) options->texts.push_back(options->json_file);
+    run_eval(*options);
+  });
 }
 
 }  // namespace octet
