@@ -46,6 +46,10 @@ bool has_metric(const TaskConfig& task, std::string_view name) {
 
 int64_t shots_of(const TaskConfig& task, const std::optional<int64_t>& asked) {
   const int64_t own = task.num_fewshot.value_or(0);
+  if (task.output == TaskOutput::kRolling) {
+    if (asked.value_or(own) > 0) log_warning("{}: whole texts are scored, without shots", task.name);
+    return 0;
+  }
   if (!asked) return own;
   if (task.num_fewshot == 0 && *asked > 0) {
     log_warning("{}: --shots {} is not followed: the task says num_fewshot: 0", task.name, *asked);
