@@ -79,6 +79,14 @@ bool ends_in(std::string_view text, std::initializer_list<std::string_view> endi
 }
 bool ends_in_ellipsis(std::string_view line) { return ends_in(line, {"...", "…"}); }
 
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+int64_t count_words(std::string_view text) {
+  int64_t words = !text.empty() && !is_space(text[0]);
+  for (size_t i = 1; i < text.size(); ++i) words += is_space(text[i - 1]) & !is_space(text[i]);
+  return words;
+}
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 // Ends of sentences: a mark and closing quotes before white space or the end; ideographic marks. At least one.
@@ -166,7 +174,7 @@ SettingsTable TextRules::table() {
 void RuleChecker::split(std::string_view text) {
   words_.clear();
   chars_ = count_chars(text);
-  const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  longest_ = 0;
   for (size_t at = 0; at < text.size();) {
     if (is_space(text[at])) {
       ++at;
@@ -177,7 +185,9 @@ void RuleChecker::split(std::string_view text) {
     for (; at < text.size() && !is_space(text[at]); ++at) chars += (text[at] & 0xC0) != 0x80;
     const std::string_view word = text.substr(begin, at - begin);
     words_.push_back({word, hash_bytes(word), chars});
+    longest_ = std::max<int64_t>(longest_, chars);
   }
+  count_ = std::ssize(words_);
   ngram_words_ = 0;
 }
 
@@ -202,6 +212,7 @@ void RuleChecker::hash_ngrams(size_t n) {
 }
 
 double RuleChecker::top_share(size_t n) {
+  most_ = 0;
   if (words_.size() < n) return 0;
   hash_ngrams(n);
   clear_slots(words_.size());
@@ -211,6 +222,7 @@ double RuleChecker::top_share(size_t n) {
     if (slot.count++ == 0) slot.first = i;
     if (slot.count > most || (slot.count == most && slot.first < first)) most = slot.count, first = slot.first;
   }
+  most_ = most;
   int64_t chars = static_cast<int64_t>(n) - 1;  // the spaces between
   for (size_t i = first; i < first + n; ++i) chars += words_[i].chars;
   return static_cast<double>(chars * most) / static_cast<double>(chars_);
@@ -260,8 +272,13 @@ std::string_view RuleChecker::check_repetition(std::string_view text) {
   if (share(repeated, parts) > rules_.dup_lines) return "gopher_dup_lines";
   if (share(chars, chars_) > rules_.dup_line_chars) return "gopher_dup_line_chars";
   constexpr std::string_view kTop[] = {"gopher_top_2gram", "gopher_top_3gram", "gopher_top_4gram"};
-  for (size_t n = 2; n <= 4; ++n)
-    if (top_share(n) > rules_.top_ngram[n - 2]) return kTop[n - 2];
+  for (size_t n = 2; n <= 4; ++n) {
+    // A longer one stands there no more often: no need to count where even the longest words would not do.
+    const auto length = static_cast<double>(static_cast<int64_t>(n) * (longest_ + 1));
+    const bool may =
+        n == 2 || static_cast<double>(most_) * length > rules_.top_ngram[n - 2] * static_cast<double>(chars_);
+    if (may && top_share(n) > rules_.top_ngram[n - 2]) return kTop[n - 2];
+  }
   constexpr std::string_view kDup[] = {"gopher_dup_5grams", "gopher_dup_6grams", "gopher_dup_7grams",
                                        "gopher_dup_8grams", "gopher_dup_9grams", "gopher_dup_10grams"};
   for (size_t n = 5; n <= 10; ++n) {
@@ -313,38 +330,42 @@ std::string_view RuleChecker::check_quality(std::string_view text) {
   return found < rules_.min_stop_words ? "gopher_min_stop_words" : "";
 }
 
-std::string_view RuleChecker::apply_c4(std::string_view text, std::string& out) const {
+std::string_view RuleChecker::apply_c4(std::string_view text, std::string& out) {
   constexpr std::string_view kPolicies[] = {"terms of use", "privacy policy", "cookie policy",
                                             "uses cookies", "use of cookies", "use cookies"};
+  lowered_.resize(text.size());
+  std::ranges::transform(text, lowered_.begin(), lower);
+  const auto holds = [](std::string_view where, std::string_view what) {
+    return memmem(where.data(), where.size(), what.data(), what.size()) != nullptr;
+  };
+  // Most texts have none of them: their lines are not looked at.
+  const bool lorem = rules_.c4_lorem_ipsum && holds(lowered_, "lorem ipsum");
+  const bool script = rules_.c4_javascript && holds(lowered_, "javascript");
+  const bool policy = rules_.c4_policy && (holds(lowered_, "cookie") || holds(lowered_, "terms of use") ||
+                                           holds(lowered_, "privacy policy"));
   std::string_view reason;
-  std::string lowered, cited;
   int64_t sentences = 0;
+  auto word = words_.begin();
   out.clear();
   each_line(text, [&](std::string_view line) {
     if (!reason.empty()) return;
+    const char* const end = line.data() + line.size();
+    const std::string_view small =
+        std::string_view(lowered_).substr(static_cast<size_t>(line.data() - text.data()), line.size());
+    int64_t words = 0, longest = 0;
+    for (; word != words_.end() && word->text.data() < end; ++word, ++words)
+      longest = std::max<int64_t>(longest, word->chars);
     line = strip(line);
-    int64_t words = 0, longest = 0, length = 0;
-    for (const char c : line) {
-      const bool space = c == ' ' || c == '\t';
-      words += !space && length == 0;
-      length = space ? 0 : length + ((c & 0xC0) != 0x80);
-      longest = std::max(longest, length);
-    }
     if (longest > rules_.c4_max_word_length) return;
-    if (rules_.c4_citations && line.find('[') != std::string_view::npos) line = cited = without_citations(line);
+    if (rules_.c4_citations && line.find('[') != std::string_view::npos) line = cited_ = without_citations(line);
     if (rules_.c4_terminal_punctuation &&
         (!ends_in(line, {".", "?", "!", "\"", "'", "”", "。", "？", "！"}) || ends_in_ellipsis(line)))
       return;
     if (words < rules_.c4_min_line_words) return;
-    lowered.resize(line.size());
-    std::ranges::transform(line, lowered.begin(), lower);
-    const auto holds = [&](std::string_view what) {
-      return memmem(lowered.data(), lowered.size(), what.data(), what.size()) != nullptr;
-    };
-    if (rules_.c4_lorem_ipsum && holds("lorem ipsum")) return void(reason = "c4_lorem_ipsum");
-    if (rules_.c4_javascript && holds("javascript")) return;
+    if (lorem && holds(small, "lorem ipsum")) return void(reason = "c4_lorem_ipsum");
+    if (script && holds(small, "javascript")) return;
     if (rules_.c4_curly_bracket && line.find('{') != std::string_view::npos) return void(reason = "c4_curly_bracket");
-    if (rules_.c4_policy && std::ranges::any_of(kPolicies, holds)) return;
+    if (policy && std::ranges::any_of(kPolicies, [&](std::string_view what) { return holds(small, what); })) return;
     sentences += count_sentences(line);
     if (!out.empty()) out += '\n';
     out += line;
@@ -371,20 +392,19 @@ std::string_view RuleChecker::check_fineweb(std::string_view text) {
   if (static_cast<double>(brief) / all > rules_.max_short_lines) return "fineweb_max_short_lines";
   if (static_cast<double>(repeated) > rules_.max_dup_chars * static_cast<double>(chars_ - ends))
     return "fineweb_max_dup_chars";
-  if (static_cast<double>(ends) > rules_.max_newlines * static_cast<double>(words_.size()))
-    return "fineweb_max_newlines";
+  if (static_cast<double>(ends) > rules_.max_newlines * static_cast<double>(count_)) return "fineweb_max_newlines";
   return "";
 }
 
 std::string_view RuleChecker::check(std::string_view& text, std::string& buffer) {
   std::string_view reason;
-  if (rules_.gopher_repetition || rules_.gopher_quality || rules_.fineweb) split(text);
+  if (rules_.gopher_repetition || rules_.gopher_quality || rules_.c4 || rules_.fineweb) split(text);
   if (rules_.gopher_repetition && !(reason = check_repetition(text)).empty()) return reason;
   if (rules_.gopher_quality && !(reason = check_quality(text)).empty()) return reason;
   if (rules_.c4) {
     if (!(reason = apply_c4(text, buffer)).empty()) return reason;
-    if (rules_.fineweb && buffer.size() != text.size()) split(buffer);
     text = buffer;
+    chars_ = count_chars(text), count_ = count_words(text);
   }
   return rules_.fineweb ? check_fineweb(text) : reason;
 }

@@ -54,7 +54,7 @@ class RuleChecker {
   void split(std::string_view text);
   std::string_view check_repetition(std::string_view text);
   std::string_view check_quality(std::string_view text);
-  std::string_view apply_c4(std::string_view text, std::string& out) const;
+  std::string_view apply_c4(std::string_view text, std::string& out);
   std::string_view check_fineweb(std::string_view text);
   double top_share(size_t n);       // characters in the most frequent n-gram
   double repeated_chars(size_t n);  // in n-grams that stood before
@@ -72,7 +72,9 @@ class RuleChecker {
   std::vector<uint64_t> ngrams_;  // hashes
   size_t ngram_words_ = 0;
   std::vector<Slot> slots_;
-  int64_t chars_ = 0;  // of the text
+  int64_t chars_ = 0, count_ = 0;   // of the text: characters, words
+  int64_t longest_ = 0, most_ = 0;  // characters of the longest word; times that the most frequent n-gram stands there
+  std::string lowered_, cited_;
 };
 
 }  // namespace octet
