@@ -35,7 +35,7 @@ uint8_t to_windows_1252(uint32_t code) {
 struct Misread {
   uint32_t code = 0;  // what was meant
   size_t length = 0;  // bytes of the text; 0: no such sequence
-  uint8_t lead = 0, second = 0;
+  uint8_t lead = 0, second = 0, last = 0;
 };
 
 Misread misread_at(std::string_view text, size_t at) {
@@ -52,7 +52,8 @@ Misread misread_at(std::string_view text, size_t at) {
   }
   const Utf8Char meant = utf8_at({bytes, wanted}, 0);
   if (meant.length != static_cast<int>(wanted)) return {};
-  return {meant.code, length, static_cast<uint8_t>(bytes[0]), static_cast<uint8_t>(bytes[1])};
+  return {meant.code, length, static_cast<uint8_t>(bytes[0]), static_cast<uint8_t>(bytes[1]),
+          static_cast<uint8_t>(bytes[wanted - 1])};
 }
 
 bool is_upper(uint32_t code) { return (code >= 'A' && code <= 'Z') || (code >= 0xC0 && code <= 0xDE && code != 0xD7); }
@@ -61,22 +62,33 @@ bool is_upper(uint32_t code) { return (code >= 'A' && code <= 'Z') || (code >= 0
 bool is_clear(const Misread& one, uint32_t before) {
   // Quotes, dashes, an ellipsis and a no-break space stand behind any letter.
   constexpr uint8_t kPunctuation[] = {0x85, 0x91, 0x92, 0x93, 0x94, 0x96, 0x97, 0xA0, 0xAB, 0xBB, 0x8B, 0x9B};
-  const bool punctuation = std::ranges::find(kPunctuation, one.second) != std::end(kPunctuation);
+  const bool punctuation = std::ranges::find(kPunctuation, one.last) != std::end(kPunctuation);
   if (one.lead <= 0xC3) return !punctuation || !is_upper(before);
-  if (one.lead < 0xE0) return !punctuation && before >= 'a' && before <= 'z';  // "zÅ‚oty"
-  if (one.lead == 0xE2) return one.second <= 0x9E && one.second != 0x85;       // "â€™": punctuation and symbols
-  if (one.lead == 0xEF) return one.second >= 0xBB && one.second != 0xBE;       // marks, full-width forms
-  return one.lead >= 0xF0;                                                     // emoji
+  if (one.lead < 0xE0) return !punctuation && before >= 'a' && before <= 'z';               // "zÅ‚oty"
+  if (one.lead == 0xE1) return one.second == 0xBA || (one.second == 0xBB && !punctuation);  // Vietnamese
+  if (one.lead == 0xE2) return one.second <= 0x9E && one.second != 0x85;  // "â€™": punctuation and symbols
+  if (one.lead == 0xEF) return one.second >= 0xBB && one.second != 0xBE;  // marks, full-width forms
+  return one.lead >= 0xF0;                                                // emoji
 }
 
-bool repair_mojibake(std::string_view text, std::string& out) {
-  bool changed = false;
+// Whether all that is beyond ASCII reads as UTF-8.
+bool is_misread(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = static_cast<uint8_t>(text[at]) < 0x80 ? 1 : misread_at(text, at).length;
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+bool repair_mojibake(std::string_view text, std::string& out, bool whole = false) {
+  bool changed = false, left = false;
   size_t done = 0;
   out.clear();
   for (size_t at = text.find('\xC3'); at != std::string_view::npos; at = text.find('\xC3', at)) {
     std::string meant;
     size_t count = 0, end = at;
-    bool clear = false;
+    bool clear = whole;
     const uint32_t before = utf8_before(text, at).code;
     for (Misread one = misread_at(text, at); one.length > 0; one = misread_at(text, end)) {
       clear |= is_clear(one, count == 0 ? before : 'a');
@@ -84,14 +96,16 @@ bool repair_mojibake(std::string_view text, std::string& out) {
       end += one.length;
       ++count;
     }
-    if (clear || count >= 2) {
+    if (count > 0 && (clear || count >= 2)) {
       out.append(text.substr(done, at - done)) += meant;
       done = at = end;
       changed = true;
     } else {
+      left |= count > 0;
       at = std::max(end, at + 2);
     }
   }
+  if (changed && left && is_misread(text)) return repair_mojibake(text, out, true);
   if (changed) out.append(text.substr(done));
   return changed;
 }

@@ -23,6 +23,9 @@ TEST(RepairText, Utf8ReadAsWindows1252OrLatin1) {
   EXPECT_EQ(repaired("ÐŸÑ€Ð¸Ð²ÐµÑ‚"), "Привет");
   EXPECT_EQ(repaired("æ—¥æœ¬èªž"), "日本語");
   EXPECT_EQ(repaired("zÅ‚oty"), "złoty");
+  EXPECT_EQ(repaired("Viá»‡t Náºµng é"), "Việt Nẵng é");
+  EXPECT_EQ(repaired("zÅ‚oty Å\u00A0koda"), "złoty Škoda");  // all of it reads so
+  EXPECT_EQ(repaired("zÅ‚oty Å\u00A0koda é"), "złoty Å koda é");
   EXPECT_EQ(repaired("ÃƒÂ©tÃƒÂ©"), "été");  // twice over
   EXPECT_EQ(repaired("ï»¿text"), "text");   // a byte order mark
 }
@@ -30,7 +33,7 @@ TEST(RepairText, Utf8ReadAsWindows1252OrLatin1) {
 TEST(RepairText, LeavesWhatIsWritten) {
   for (const char* text :
        {"«CAFÉ» et «été…»", "À côté – déjà", "SÃO PAULO, AÇÕES", "SÃ… no: Å", "naïve façade Ñandú", "20 °C ±3",
-        "Übergröße §5", "日本語 テキスト", "Привет мир", "Đà Nẵng", "“CÂ”", "é®", "a ≤ b"})
+        "Übergröße §5", "日本語 テキスト", "Привет мир", "Đà Nẵng", "“CÂ”", "é®", "a ≤ b", "«está»…"})
     EXPECT_EQ(repaired(text), text);
   std::string out;  // French quotes with no-break spaces: only these change
   EXPECT_FALSE(repair_text("il dit «\u00A0été\u00A0»", out).mojibake);
