@@ -98,6 +98,14 @@ PerplexityResult PerplexityEvaluator::run(const EvalTokens& tokens, const Tokeni
                                           const std::function<void(int64_t)>& on_progress) {
   const int64_t count = tokens.count(), length = options_.length;
   check(count >= 2, ErrorCode::kInvalidArgument, "{} tokens: at least 2 are needed for a loss", count);
+  const bool packed = tokens.set && tokens.set->is_packed();  // its windows are its rows
+  check(!packed || (options_.separate_documents && options_.stride == length), ErrorCode::kInvalidArgument,
+        "{} has rows of whole conversations, which do not see each other: leave out --stride and --joined-documents",
+        tokens.set ? tokens.set->prefix() : "");
+  check(!packed || tokens.set->row_length() <= length, ErrorCode::kInvalidArgument,
+        "{} has rows of up to {} tokens: set --length to at least that (here {})",
+        tokens.set ? tokens.set->prefix() : "", packed ? tokens.set->row_length() : 0, length);
+  int64_t row = 0;
   PerplexityResult result;
   std::vector<int32_t> window;
   std::vector<uint8_t> counts;
@@ -109,8 +117,9 @@ PerplexityResult PerplexityEvaluator::run(const EvalTokens& tokens, const Tokeni
     for (int64_t w = 0; w < options_.windows && counted_to < count; ++w) {
       int32_t head = -1;
       tokens.read(first, std::span(&head, 1));
-      const int64_t put = tokens.begin_id >= 0 && head != tokens.begin_id;  // a begin token in front
-      const int64_t inputs = std::min(length, count - 1 - first + put);
+      const int64_t put = !packed && tokens.begin_id >= 0 && head != tokens.begin_id;  // a begin token in front
+      const int64_t inputs =
+          packed ? tokens.set->row_begin(++row) - first - 1 : std::min(length, count - 1 - first + put);
       window.assign(static_cast<size_t>(inputs + 1), tokens.begin_id);
       tokens.read(first, std::span(window).subspan(static_cast<size_t>(put)));
       counts.assign(window.size(), 1);
@@ -141,7 +150,7 @@ PerplexityResult PerplexityEvaluator::run(const EvalTokens& tokens, const Tokeni
           result.bytes += static_cast<int64_t>(tokenizer->token_bytes(target).size());
       }
       counted_to = first + inputs + 1 - put;
-      first += options_.stride;
+      first = packed ? counted_to : first + options_.stride;
     }
     if (options_.separate_documents) {
       const auto segments = batch.add("segments", {DType::kI32, {std::ssize(ids) + 1}}).values<int32_t>();

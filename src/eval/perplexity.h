@@ -36,7 +36,8 @@ struct PerplexityOptions {
   int64_t stride = 0;        // tokens between windows; 0 = length. Smaller: every counted token sees more context
   int64_t windows = 4;       // windows run at once
   int64_t max_tokens = 0;    // 0 = all
-  bool separate_documents = false;  // of a set: no attention and no target across them, as in training
+  bool separate_documents = false;  // of a set: no attention and no target across them, as in training. Windows of a
+                                    // packed set, which wants it, are its rows
   // Keys and values are written to a paged cache of this type and read back, as when serving; none: there is no cache.
   std::optional<DType> cache = {};
 };

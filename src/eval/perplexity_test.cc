@@ -92,7 +92,22 @@ TEST(Perplexity, OfASetIsOverTheTargetsItCounts) {
     apart.length = length;
     EXPECT_EQ(evaluate_perplexity(*weights, apart, set, nullptr).tokens, 3 + 4 + 5) << length;
   }
-  apart.cache = DType::kF32;
+  // Rows of whole documents: 7 + 6 and 5.
+  pack_rows(folder.file("set"), folder.file("packed"), 13);
+  const EvalTokens packed{.set = TokenDataset::open(folder.file("packed"), 0, -1, 13)};
+  apart.length = 13;
+  const PerplexityResult of_rows = evaluate_perplexity(*weights, apart, packed, nullptr);
+  EXPECT_EQ(of_rows.tokens, 3 + 4 + 5);
+  EXPECT_NEAR(of_rows.loss_sum, sum, 1e-5 * sum);  // float32 sums in another order
+  EXPECT_NE(error_of([&] { evaluate_perplexity(*weights, windows_of(13), packed, nullptr); }).find("joined-documents"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              PerplexityOptions shorter = apart;
+              shorter.length = 12;
+              evaluate_perplexity(*weights, shorter, packed, nullptr);
+            }).find("--length"),
+            std::string::npos);
+  apart.length = 11, apart.cache = DType::kF32;
   EXPECT_NE(error_of([&] { evaluate_perplexity(*weights, apart, set, nullptr); }).find("--separate-documents"),
             std::string::npos);
   const EvalTokens none{.set = TokenDataset::open(folder.file("none"))};

@@ -78,7 +78,8 @@ void run_eval(const Options& options) {
       .stride = options.stride,
       .windows = options.windows,
       .max_tokens = options.max_tokens,
-      .separate_documents = tokens.set && options.separate_documents.value_or(separates_documents(folder)),
+      .separate_documents =
+          tokens.set && options.separate_documents.value_or(tokens.set->is_packed() || separates_documents(folder)),
       .cache = engine.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(engine.kv_cache)};
   const PerplexityResult result = measure_perplexity("eval", *weights, how, tokens, tokenizer.get());
   if (result.rank > 0) return;
