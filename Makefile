@@ -1,5 +1,5 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, serve, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
+# Others: build, serve, wheel, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
@@ -7,7 +7,7 @@ TEXT ?=
 SETTINGS ?=
 TIDY_SECONDS ?=
 
-.PHONY: quickstart build serve test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
+.PHONY: quickstart build serve wheel test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
 quickstart: started := $(shell date +%s)
 quickstart: build
@@ -20,6 +20,12 @@ build:
 
 # Another name of `build`, whose program has `octet serve`.
 serve: build
+
+# The Python package: dist/octet_llm-*.whl, tested in an environment of its own. PYTHON names another interpreter.
+wheel:
+	@bash scripts/setup.sh python
+	@$(if $(CUDA),bash scripts/setup.sh cuda)
+	@$(if $(CUDA),OCTET_CUDA=ON) JOBS=$(JOBS) bash scripts/wheel.sh
 
 test-build:
 	@bash scripts/setup.sh test

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda|python
+# python: what pyproject.toml names for building and testing the wheel, from PyPI into the environment build/python.
 # cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
 program="g++ cmake ninja-build pkg-config libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
@@ -13,7 +14,8 @@ case "${1:-program}" in
   check) wanted="clang-format python3 git" ;;
   tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git" ;;
   cuda) wanted="python3 python3-pip" ;;
-  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda" >&2; exit 2 ;;
+  python) wanted="$program ccache python3 python3-dev python3-venv" ;;
+  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda|python" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do
@@ -50,5 +52,18 @@ if [ "${1:-}" = cuda ]; then
     echo "installing into $target: $wheels"
     # shellcheck disable=SC2086
     python3 -m pip install -q --root-user-action=ignore --no-deps --upgrade --target "$target" $wheels
+  fi
+fi
+
+if [ "${1:-}" = python ]; then
+  [ -x build/python/bin/python ] || "${PYTHON:-python3}" -m venv build/python
+  packages=$(build/python/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))
+extra = p["project"]["optional-dependencies"]
+print(*p["build-system"]["requires"], *extra["build"], *extra["test"])')
+  if [ "$(cat build/python/octet_packages 2>/dev/null)" != "$packages" ]; then
+    echo "installing into build/python: $packages"
+    # shellcheck disable=SC2086
+    build/python/bin/python -m pip install -q --disable-pip-version-check $packages
+    echo "$packages" >build/python/octet_packages
   fi
 fi

@@ -1,0 +1,13 @@
+// The parts of the module _octet.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace octet::python {
+
+void bind_generation(nanobind::module_& module);
+void bind_engine(nanobind::module_& module);
+void bind_tokenizer(nanobind::module_& module);
+void bind_runs(nanobind::module_& module);
+
+}  // namespace octet::python
