@@ -116,7 +116,7 @@ def check_docs():
         for target in re.findall(r"\bmake ([a-z][a-z-]+)", code):
             if target not in targets:
                 faults.append(f"{doc}: make {target}: no such target")
-        for command in re.findall(r"(?:^|[`\s/])octet ([a-z][a-z-]*)\b", code):
+        for command in re.findall(r"(?:^|(?<!from)[`\s/])octet ([a-z][a-z-]*)\b", code):
             if commands and command not in commands:
                 faults.append(f"{doc}: octet {command}: no such command")
     return faults
