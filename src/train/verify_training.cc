@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -48,6 +49,13 @@ Replayed open_replayed(const std::string& folder, const std::string& base) {
   Adapter adapter = read_adapter(folder, all.weights->config());
   all.adapter = adapter.spec;
   all.adapter.dropout = 0;
+  if (adapter.config.method == PeftMethod::kPTuning) {
+    check(adapter.config.encoder == "MLP", ErrorCode::kUnsupported,
+          "{}: encoder_reparameterization_type is {} (supported in training: MLP)", folder, adapter.config.encoder);
+    check(adapter.find("prompt_encoder.embedding.weight") != nullptr, ErrorCode::kNotFound,
+          "{}: P-tuning's encoder is trained, and the folder has no prompt_encoder.safetensors", folder);
+    all.adapter.encoder_hidden = adapter.config.encoder_hidden;
+  }
   all.weights = add_adapter(std::move(all.weights), std::move(adapter));
   return all;
 }
@@ -78,6 +86,17 @@ void compare_gradients(const Replayed& replayed, const ModelConfig& model, doubl
     const double relative = relative_error(std::sqrt(error) + std::sqrt(size), std::sqrt(size));
     if (!(relative <= report.max_gradient_error)) report.max_gradient_error = relative, report.worst_gradient = name;
   };
+  if (replayed.adapter.virtual_tokens > 0) {
+    const auto expected = open_safetensors(path);
+    for (const std::string& name : expected->names()) {
+      // The table that PEFT trains without an encoder is the prompt itself.
+      const std::string own = name.substr(std::string_view(kPrefix).size());
+      double error = 0, size = 0;
+      add(replayed.adapter.encoder_hidden > 0 ? own : "prompt.weight", floats_of(expected->read(name)), error, size);
+      judge(own, error, size);
+    }
+    return;
+  }
   if (replayed.is_adapter) {
     const Adapter expected = read_adapter_tensors(replayed.folder, replayed.weights->config(), kStem, kPrefix);
     for (const auto& [param, theirs] : expected.tensors) {
@@ -108,29 +127,41 @@ void check_token(double id, const ModelConfig& model, const std::string& where) 
         "{}: id {} is outside the vocabulary of {}", where, id, model.vocab_size);
 }
 
+// Behind virtual tokens, whose ids follow the vocabulary's; the last of them does not predict the first token.
+TokenSample behind_virtual(TokenSample sample, int64_t virtual_tokens, const ModelConfig& model) {
+  if (virtual_tokens == 0) return sample;
+  if (sample.counts.empty()) sample.counts.assign(sample.tokens.size(), 1);
+  sample.counts[0] = 0;
+  sample.counts.insert(sample.counts.begin(), static_cast<size_t>(virtual_tokens), 0);
+  std::vector<int32_t> ids(static_cast<size_t>(virtual_tokens));
+  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(model.vocab_size));
+  sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
+  return sample;
+}
+
 // input_ids of expected.safetensors, as one.
-FixedBatches read_batch(const std::string& folder, const ModelConfig& model) {
+FixedBatches read_batch(const std::string& folder, const ModelConfig& model, int64_t virtual_tokens) {
   auto expected = open_safetensors(folder + "/expected.safetensors");
   TensorView ids = expected->read("input_ids");
   check(ids.type.shape.rank() == 2 && ids.type.shape[1] >= 2, ErrorCode::kCorrupt,
         "{}/expected.safetensors: input_ids is {} (want [sequences, tokens])", folder, to_string(ids.type.shape));
   int64_t sequences = ids.type.shape[0], length = ids.type.shape[1] - 1;
-  BatchPacker packer(sequences, length, false);
+  BatchPacker packer(sequences, length + virtual_tokens, false);
   for (int64_t s = 0; s < sequences; ++s) {
-    std::vector<int32_t> tokens;
+    TokenSample sample{.segments = {0}};
     for (int64_t t = 0; t <= length; ++t) {
       const double id = load_element(ids.type.dtype, ids.bytes.data(), s * (length + 1) + t);
       check_token(id, model, folder + "/expected.safetensors: input_ids");
-      tokens.push_back(static_cast<int32_t>(id));
+      sample.tokens.push_back(static_cast<int32_t>(id));
     }
-    packer.add(tokens, {0});
+    packer.add(behind_virtual(std::move(sample), virtual_tokens, model));
   }
   return {.batches = {packer.finish()}, .sequences = sequences, .length = length};
 }
 
 // Objective sft: the lines {"ids", "mask"} of `examples`, in `micro_batches` by their numbers.
 FixedBatches read_examples(const std::string& folder, const nlohmann::json& json, const std::string& where,
-                           const ModelConfig& model) {
+                           const ModelConfig& model, int64_t virtual_tokens) {
   const std::string path = folder + "/" + json_get<std::string>(json, "examples", where);
   std::vector<TokenSample> examples;
   FixedBatches all;
@@ -149,11 +180,11 @@ FixedBatches read_examples(const std::string& folder, const nlohmann::json& json
   const auto groups = json_get<std::vector<std::vector<size_t>>>(json, "micro_batches", where);
   for (const auto& group : groups) all.sequences = std::max(all.sequences, std::ssize(group));
   for (const auto& group : groups) {
-    BatchPacker packer(all.sequences, all.length, false);
+    BatchPacker packer(all.sequences, all.length + virtual_tokens, false);
     for (size_t i : group) {
       check(i < examples.size(), ErrorCode::kCorrupt, "{}: micro_batches names example {} of {}", where, i,
             examples.size());
-      packer.add(examples[i]);
+      packer.add(behind_virtual(examples[i], virtual_tokens, model));
     }
     all.batches.push_back(packer.finish());
   }
@@ -192,8 +223,9 @@ TrainingReport replay(const Replayed& replayed, ModelConfig model, const Compile
   const std::string objective = json.contains("objective") ? json_get<std::string>(json, "objective", path) : "";
   check(objective.empty() || objective == "sft", ErrorCode::kUnsupported, "{}: objective is {} (supported: none, sft)",
         path, objective);
-  const FixedBatches fixed =
-      objective == "sft" ? read_examples(replayed.folder, json, path, model) : read_batch(replayed.folder, model);
+  const int64_t virtual_tokens = replayed.adapter.virtual_tokens;
+  const FixedBatches fixed = objective == "sft" ? read_examples(replayed.folder, json, path, model, virtual_tokens)
+                                                : read_batch(replayed.folder, model, virtual_tokens);
   const OptimizerConfig optimizer = read_optimizer(json, path);
   model.dropout = 0;
   Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length, false, replayed.adapter),
@@ -245,7 +277,7 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
 std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options) {
   if (!path_exists(folder + "/expected.safetensors") || is_adapter_folder(folder)) return "";
   const auto weights = open_weights(folder);
-  const FixedBatches fixed = read_batch(folder, weights->config());
+  const FixedBatches fixed = read_batch(folder, weights->config(), 0);
   Program program;
   Graph& graph =
       program.add_graph(LanguageModel(weights->config(), fixed.sequences, fixed.length).loss(GraphRole::kEval, 0));
