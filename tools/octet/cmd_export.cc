@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "octet/commands.h"
+#include "train/run_adapter.h"
 #include "weights/adapter_folder.h"
 #include "weights/export_folder.h"
 
@@ -30,15 +31,15 @@ void export_model(const WeightSource& weights, const std::string& tokenizer, con
   progress.finish();
 }
 
-void export_adapter(const std::string& folder, const std::string& base_folder, const Options& options) {
+void export_adapter(const Adapter& adapter, const std::string& base_folder, const Options& options) {
   const ModelConfig base = read_model_config(base_folder);
-  const Adapter adapter = read_adapter(folder, base);
   // PEFT looks from its working folder, or for a repository of that name.
-  const bool is_name = !is_folder(adapter.config.base) && !is_folder(folder + "/" + adapter.config.base);
-  const std::string name = is_name ? adapter.config.base : std::filesystem::canonical(base_folder).string();
+  const std::string& named = adapter.config.base;
+  const bool is_name = !named.empty() && !is_folder(named) && !is_folder(adapter.folder + "/" + named);
   write_adapter(options.out, adapter.spec, base,
                 [&](const std::string& name) { return read_floats(*adapter.find(name)); },
-                {.base = name, .dtype = dtype_of(options.dtype, DType::kF32)});
+                {.base = is_name ? named : std::filesystem::canonical(base_folder).string(),
+                 .dtype = dtype_of(options.dtype, DType::kF32)});
 }
 
 void run_export(const Options& options) {
@@ -48,21 +49,29 @@ void run_export(const Options& options) {
     check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
           "{} already contains a {}: choose another folder", options.out,
           taken == std::string("checkpoints") ? "run" : "model or an adapter");
-  const bool adapter = is_adapter_folder(folder);
-  check(adapter || (!options.merge && options.base.empty()), ErrorCode::kInvalidArgument,
+  const bool run = is_adapter_checkpoint(folder), adapts = run || is_adapter_folder(folder);
+  check(adapts || (!options.merge && options.base.empty()), ErrorCode::kInvalidArgument,
         "{}: {} is no adapter, so there is nothing to merge: leave it out", options.merge ? "--merge" : "--base",
         folder);
-  if (!adapter) {
+  if (!adapts) {
     export_model(*open_weights(folder), folder, options);
-  } else {
-    const std::string base = options.base.empty() ? adapter_base(folder) : model_folder(options.base);
-    const std::string own = options.base.empty() ? tokenizer_folder(folder) : base;
-    if (options.merge)
-      export_model(*open_adapted(folder, base), own, options);
-    else
-      export_adapter(folder, base, options);
+    fmt::print("{}: written\n", options.out);
+    return;
   }
-  fmt::print("{}: written{}\n", options.out, adapter && !options.merge ? ", an adapter that PEFT loads" : "");
+  std::string base = options.base.empty() ? "" : model_folder(options.base);
+  if (base.empty() && !run) base = adapter_base(folder);
+  Adapter adapter = run ? read_run_adapter(folder, base) : read_adapter(folder, read_model_config(base));
+  if (!options.merge) {
+    export_adapter(adapter, base, options);
+    fmt::print("{}: written, an adapter that PEFT loads\n", options.out);
+    return;
+  }
+  check(adapter.spec.virtual_tokens == 0, ErrorCode::kUnsupported,
+        "--merge: the {} virtual tokens of {} are no weights that can be merged: leave it out",
+        adapter.spec.virtual_tokens, folder);
+  const std::string tokenizer = run || !options.base.empty() ? base : tokenizer_folder(folder);
+  export_model(*merge_adapter(open_weights(base), std::move(adapter)), tokenizer, options);
+  fmt::print("{}: written\n", options.out);
 }
 
 }  // namespace
@@ -73,7 +82,8 @@ void add_export_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet export out/run --out model                      a plain Hugging Face folder of its weights
   octet export out/run --out model --dtype f32
-  octet export ADAPTER --out merged --merge             an adapter merged into its base
+  octet export out/lora --out adapter                   the adapter that a run trained, as a folder of PEFT
+  octet export out/lora --out merged --merge            merged into its base
   octet export ADAPTER --out adapter --dtype bf16       as a folder of PEFT
 To merge into FP8 or integers: octet quantize ADAPTER --out DIR.)");
   add_model_option(*command, options->model);
