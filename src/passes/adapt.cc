@@ -138,9 +138,12 @@ class AdaptedGraph {
           "adapter {}: DoRA is for linears, and {} is of {}; use lora there", low.name, weight.name,
           node.op == Op::kEmbedding ? "an embedding" : "experts");
     const Value y{rewriter_.map({id, 0})};
-    Value sum = b_.add(y, node.op == Op::kEmbedding       ? embedding_delta(node, low)
-                          : node.op == Op::kGroupedMatmul ? grouped_delta(node, low, target)
-                                                          : delta(node, low, target));
+    // The addend's product, not the base's, becomes the one that starts from the other (merge_sums): siblings of the
+    // base still merge.
+    const Value added = node.op == Op::kEmbedding       ? embedding_delta(node, low)
+                        : node.op == Op::kGroupedMatmul ? grouped_delta(node, low, target)
+                                                        : delta(node, low, target);
+    Value sum = b_.add(added, y);
     if (low.dora) sum = b_.mul(sum, dora_factor(node, low, target));
     rewriter_.set({id, 0}, sum);
   }

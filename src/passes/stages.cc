@@ -113,7 +113,14 @@ class StageProgram {
     for (int32_t i = 0; i < old.size(); ++i) {
       const NodeId id{i};
       Node node = rewriter.mapped(id);
-      if (node.op == Op::kSquareSum) node.inputs = counted(old, id, rewriter);
+      if (node.op == Op::kSquareSum) {
+        node.inputs = counted(old, id, rewriter);
+        check(
+            !node.inputs.empty(), ErrorCode::kUnsupported,
+            "parallel.pipeline={}: stage {} has no parameter that is trained: set fewer stages, or adapter.layers and "
+            "adapter.targets with some in every stage",
+            stages_, parallel_.stage);
+      }
       const StateEntry* entry = node.op == Op::kState ? stage_.find_state(node.name) : nullptr;
       const NodeId made = rewriter.replace(id, std::move(node));
       if (entry != nullptr && entry->role == StateRole::kGradient && tied_.contains(entry->param) && is_held(*entry))

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "exec/logical_states.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -21,6 +25,38 @@ uint64_t stream_of(const std::string& name) {
   return hash;
 }
 
+const TensorType* find_trained(const TensorSource& file, const std::string& checkpoint, const std::string& param,
+                               const Shape& shape) {
+  const TensorType* type = file.find_type(param);
+  check(
+      type != nullptr && type->shape == shape, ErrorCode::kInvalidArgument,
+      "{}/{}: {} {}, this run's adapter wants {}: set adapter.* of the checkpoint, or start a new run in another out=",
+      checkpoint, kTrainedFile, param, type == nullptr ? "is not in it" : "is " + to_string(*type), to_string(shape));
+  return type;
+}
+
+// The rows that P-tuning's MLP makes: [virtual tokens, hidden].
+std::vector<float> encoded_prompt(const std::function<std::vector<float>(const std::string&)>& read, int64_t tokens) {
+  std::vector<float> x = read("prompt_encoder.embedding.weight");
+  for (const int layer : {0, 2, 4}) {
+    const std::string name = fmt::format("prompt_encoder.mlp_head.{}", layer);
+    const std::vector<float> weight = read(name + ".weight"), bias = read(name + ".bias");
+    const size_t rows = static_cast<size_t>(tokens), in = x.size() / rows, out = bias.size();
+    std::vector<float> y(rows * out);
+    for (size_t t = 0; t < rows; ++t)
+      for (size_t n = 0; n < out; ++n) {
+        double sum = bias[n];
+        for (size_t k = 0; k < in; ++k) {
+          const float value = layer > 0 ? std::max(x[t * in + k], 0.0f) : x[t * in + k];
+          sum += static_cast<double>(value) * weight[n * in + k];
+        }
+        y[t * out + n] = static_cast<float>(sum);
+      }
+    x = std::move(y);
+  }
+  return x;
+}
+
 class AdaptedSource : public WeightSource {
  public:
   AdaptedSource(const WeightSource& base, const AdapterSpec& adapter, const std::string& checkpoint, uint64_t seed,
@@ -32,7 +68,7 @@ class AdaptedSource : public WeightSource {
         program_(program),
         shapes_(param_shapes(base.config())) {
     config_ = base.config(), special_ = base.special();
-    if (!checkpoint.empty()) file_ = open_safetensors(checkpoint);
+    if (!checkpoint.empty()) file_ = open_safetensors(checkpoint, kTrainedFile);
   }
 
   ParamView view(const std::string& param, const Shape& shape) const override {
@@ -46,10 +82,7 @@ class AdaptedSource : public WeightSource {
 
  private:
   ParamView stored(const std::string& param, const Shape& shape) const {
-    const TensorType* type = file_->find_type(param);
-    check(type != nullptr && type->shape == shape, ErrorCode::kInvalidArgument,
-          "{}: {} {}, this run's adapter wants {}: set adapter.* of the checkpoint, or start a new run in another out=",
-          checkpoint_, param, type == nullptr ? "is not in it" : "is " + to_string(*type), to_string(shape));
+    const TensorType* type = find_trained(*file_, checkpoint_, param, shape);
     return view_of(type->dtype, file_->read(param).bytes.data(), shape[0], shape.elements() / shape[0],
                    checkpoint_ + ": " + param);
   }
@@ -111,6 +144,28 @@ class AdaptedSource : public WeightSource {
 };
 
 }  // namespace
+
+void check_same_adapter(const std::string& checkpoint, const Graph& loss) {
+  const std::unique_ptr<TensorSource> file = open_safetensors(checkpoint, kTrainedFile);
+  for (const Node& node : loss.nodes())
+    if (node.op == Op::kParam && !is_frozen(node)) find_trained(*file, checkpoint, node.name, node.results[0].shape);
+}
+
+void write_peft_files(const std::string& checkpoint, const AdapterSpec& adapter, const ModelConfig& model,
+                      const std::string& base, DType dtype) {
+  const std::unique_ptr<TensorSource> file = open_safetensors(checkpoint, kTrainedFile);
+  const std::function<std::vector<float>(const std::string&)> read = [&](const std::string& name) {
+    if (name == "prompt.weight" && adapter.encoder_hidden > 0) return encoded_prompt(read, adapter.virtual_tokens);
+    const TensorView stored = file->read(name);
+    return read_floats(view_of(stored.type.dtype, stored.bytes.data(), stored.type.shape.elements(), 1, name));
+  };
+  try {
+    write_adapter(checkpoint, adapter, model, read, {.base = std::filesystem::absolute(base).string(), .dtype = dtype});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    log_warning("{} has no files of PEFT, which serving an adapter wants: {}", checkpoint, error.message());
+  }
+}
 
 void load_adapted(const WeightSource& base, const AdapterSpec& adapter, const std::string& checkpoint, uint64_t seed,
                   Executor& executor, const BytesLoaded& loaded) {

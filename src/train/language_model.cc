@@ -124,14 +124,13 @@ std::unique_ptr<TrainingWorkload> LanguageModel::with_settings(const RunConfig& 
   return std::make_unique<LanguageModel>(model_, config);
 }
 
-// Their ids follow the vocabulary; the last one predicts the sequence's first token.
-void LanguageModel::add_virtual_tokens(TokenSample& sample) const {
-  const int64_t count = adapter_.virtual_tokens;
+void add_virtual_tokens(TokenSample& sample, const AdapterSpec& adapter, int64_t vocab_size) {
+  const int64_t count = adapter.virtual_tokens;
   if (count == 0) return;
   sample.counts.resize(sample.tokens.size(), 1);  // where none says, all count
   sample.counts.insert(sample.counts.begin(), static_cast<size_t>(count), 0);
   std::vector<int32_t> ids(static_cast<size_t>(count));
-  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(model_.vocab_size));
+  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(vocab_size));
   sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
 }
 
@@ -144,7 +143,7 @@ Batch LanguageModel::batch(DataSplit split, int64_t index) const {
   TokenSample sample;
   for (int64_t i = first; i < end; ++i) {
     sampler.get(i, sample);
-    add_virtual_tokens(sample);
+    add_virtual_tokens(sample, adapter_, model_.vocab_size);
     packer.add(sample);
   }
   return packer.finish();
@@ -159,15 +158,21 @@ std::vector<Metric> LanguageModel::metrics() const {
 }
 
 FileSet LanguageModel::weight_files(const Program& program, DType dtype, int64_t max_bytes) const {
-  if (!adapter_.empty()) return TrainingWorkload::weight_files(program, dtype, max_bytes);
+  const auto is_master = [](StateRole role) { return role == StateRole::kMaster; };
+  if (!adapter_.empty()) return state_files(program, is_master, kTrainedFile, max_bytes, dtype);
   return octet::weight_files(program, model_, dtype, max_bytes);
 }
 
 void LanguageModel::write_files(const std::string& folder, DType weights) const {
-  if (!adapter_.empty()) return;
+  if (!tokenizer_folder_.empty()) copy_tokenizer_files(tokenizer_folder_, folder);
+  write_chat_template(folder);
+  if (!adapter_.empty()) return write_peft_files(folder, adapter_, model_, base_, weights);
   const char* dtype = weights == DType::kF32 ? "float32" : "bfloat16";
   write_file(folder + "/config.json", to_hugging_face_config(model_, special_, dtype));
-  if (!tokenizer_folder_.empty()) copy_tokenizer_files(tokenizer_folder_, folder);
+}
+
+// That of the training data's conversations, where the tokenizer has none.
+void LanguageModel::write_chat_template(const std::string& folder) const {
   std::string path;
   if (chat_folder_.empty() || !find_chat_template(folder, "default", path).empty()) return;
   const std::string source = find_chat_template(chat_folder_, "default", path);
@@ -181,7 +186,7 @@ void LanguageModel::load(const std::string& folder, Executor& executor, const By
 
 void LanguageModel::check_same_model(const std::string& checkpoint) const {
   if (adapter_.empty()) return check_same_sizes(model_, checkpoint);
-  TrainingWorkload::check_same_model(checkpoint);
+  check_same_adapter(checkpoint, loss(GraphRole::kTrain, 0));
 }
 
 void LanguageModel::check_start(const std::string& folder) const {

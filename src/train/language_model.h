@@ -45,8 +45,9 @@ class LanguageModel : public TrainingWorkload {
   const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
 
  private:
+  void write_chat_template(const std::string& folder) const;
+
   int64_t whole_length() const { return length_ + adapter_.virtual_tokens; }  // they stand in front of a sequence
-  void add_virtual_tokens(TokenSample& sample) const;
   void set_adapter(const RunConfig& config);
 
   ModelConfig model_;
@@ -62,6 +63,9 @@ class LanguageModel : public TrainingWorkload {
   std::unique_ptr<const TokenSampler> training_, validation_;
   DataRecord record_;
 };
+
+// In front of a sample, by ids that follow the vocabulary; the last one predicts the sequence's first token.
+void add_virtual_tokens(TokenSample& sample, const AdapterSpec& adapter, int64_t vocab_size);
 
 extern const WorkloadRow kLanguageModelling;
 

@@ -127,15 +127,12 @@ void check_token(double id, const ModelConfig& model, const std::string& where) 
         "{}: id {} is outside the vocabulary of {}", where, id, model.vocab_size);
 }
 
-// Behind virtual tokens, whose ids follow the vocabulary's; the last of them does not predict the first token.
-TokenSample behind_virtual(TokenSample sample, int64_t virtual_tokens, const ModelConfig& model) {
-  if (virtual_tokens == 0) return sample;
+// Behind the adapter's virtual tokens, the last of which does not predict the first token here.
+TokenSample behind_virtual(TokenSample sample, const AdapterSpec& adapter, const ModelConfig& model) {
+  if (adapter.virtual_tokens == 0) return sample;
   if (sample.counts.empty()) sample.counts.assign(sample.tokens.size(), 1);
   sample.counts[0] = 0;
-  sample.counts.insert(sample.counts.begin(), static_cast<size_t>(virtual_tokens), 0);
-  std::vector<int32_t> ids(static_cast<size_t>(virtual_tokens));
-  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(model.vocab_size));
-  sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
+  add_virtual_tokens(sample, adapter, model.vocab_size);
   return sample;
 }
 

@@ -139,6 +139,8 @@ void arrange_along_axis(LayoutRequest& request) {
   const auto axis = static_cast<int>(request.node().attr<int64_t>("axis"));
   const size_t operands = request.node().inputs.size();
   for (size_t i = 0; i < operands; ++i) request.bring(i, request.layout(i).whole(axis));
+  for (size_t i = 1; i < operands; ++i)  // what is there whole becomes no part of a sum
+    if (request.layout(0).is_pending() && request.layout(i).pending != request.layout(0).pending) request.settle(0);
   for (size_t i = 1; i < operands; ++i) request.bring(i, request.layout(0));
 }
 
