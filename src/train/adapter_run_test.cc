@@ -252,22 +252,33 @@ TEST_F(AdapterRun, EveryRecipeLearnsAndHoldsTheBaseOnce) {
 }
 
 TEST_F(AdapterRun, RanksLearnWhatOneDoes) {
-  use_base("llama");
-  config_.steps = 4;
-  for (const char* method : {"lora", "dora"}) {
-    config_.adapter.method = method;
-    run("one");
+  struct Ranks {
+    int64_t tensor = 1, data = 1, context = 1, pipeline = 1;
+    bool sequence = false;
+    const char* shard = "none";
+  };
+  const Ranks layouts[] = {{.tensor = 2},
+                           {.data = 2, .shard = "parameters"},
+                           {.pipeline = 2},
+                           {.tensor = 2, .data = 2, .shard = "optimizer"},
+                           {.tensor = 2, .context = 2, .sequence = true}};
+  for (const auto& [architecture, method] : {std::pair("llama", "lora"), {"gpt2", "dora"}}) {
+    use_base(architecture, 5);
+    config_.steps = 3, config_.adapter.method = method;
+    config_.adapter.bias = "lora_only";  // of GPT-2, whose q, k and v share A
+    run(fmt::format("{}_one", method));
+    const RunConfig one_rank = config_;
     const std::vector<double> one = losses_;
-    for (const auto& [tensor, data, pipeline, shard] :
-         {std::tuple(2, 1, 1, "none"), {1, 2, 1, "parameters"}, {1, 1, 2, "none"}, {2, 2, 1, "optimizer"}}) {
-      config_.tensor = tensor, config_.data_ranks = data, config_.pipeline = pipeline, config_.shard = shard;
-      run(fmt::format("{}_{}_{}_{}", method, tensor, data, pipeline));
+    for (const Ranks& ranks : layouts) {
+      const auto at = &ranks - layouts;
+      config_.tensor = ranks.tensor, config_.data_ranks = ranks.data, config_.context = ranks.context;
+      config_.pipeline = ranks.pipeline, config_.sequence = ranks.sequence, config_.shard = ranks.shard;
+      run(fmt::format("{}_{}", method, at));
       ASSERT_EQ(losses_.size(), one.size());
-      for (size_t i = 0; i < one.size(); ++i)
-        EXPECT_NEAR(losses_[i], one[i], 2e-5) << method << tensor << data << pipeline;
+      for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses_[i], one[i], 2e-5) << method << " " << at;
     }
-    config_.tensor = config_.data_ranks = config_.pipeline = 1, config_.shard = "none";
-    remove_path(folder_.file("one"));
+    config_ = one_rank;
+    config_.model_from = "", config_.adapter = {}, config_.train_data = config_.validation_data = folder_.file("base");
   }
 }
 
