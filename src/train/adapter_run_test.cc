@@ -166,7 +166,10 @@ TEST_F(AdapterRun, OtherKindsBeginAtTheirBaseAndLearn) {
        [](AdapterSettings& a) {
          a.targets = {"embed_tokens", "lm_head"};
        }},
-      {"gpt2", [](AdapterSettings& a) { a.layers = {"1"}, a.ranks = {"c_proj=2"}, a.rslora = true; }},
+      {"gpt2",
+       [](AdapterSettings& a) {
+         a.layers = {"1"}, a.ranks = {"c_proj=2"}, a.targets = {"attn.v", "c_proj"};
+       }},
       {"gpt2",
        [](AdapterSettings& a) {
          a.token_rows = {"9", "3", "4"};

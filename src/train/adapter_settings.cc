@@ -82,7 +82,7 @@ class Modules {
     spec_.dropout = settings_.dropout;
     for (const AdapterModule& module : adapter_modules(model_)) {
       add_name(module.module);
-      if (is_target(module)) add(module);
+      adapt(module);
     }
     if (settings_.bias == "all")
       for (const auto& [param, shape] : shapes_)
@@ -120,24 +120,36 @@ class Modules {
     return found;
   }
 
+  bool in_layer(const AdapterModule& module) const {
+    return config_.layers.empty() || std::ranges::count(config_.layers, layer_of(module.name)) > 0;
+  }
   bool is_target(const AdapterModule& module) {
-    const bool excluded = names(config_.excluded, module);
     const bool linear = module.kind == ModuleKind::kLinear && !module.head && !module.router;
-    const bool named = names(config_.targets, module) || (config_.targets.all_linear && linear);
-    const bool in_layer = settings_.layers.empty() || std::ranges::count(config_.layers, layer_of(module.name)) > 0;
-    return named && !excluded && in_layer;
+    return names(config_.targets, module) || (config_.targets.all_linear && linear);
   }
 
-  void add(const AdapterModule& module) {
-    if (!added_.insert(module.name).second) return;  // experts have a module each, and one LowRank
+  void adapt(const AdapterModule& module) {
+    const bool target = is_target(module);  // looks which names match, in other layers too
+    if (names(config_.excluded, module) || !in_layer(module)) return;
+    if (target) return add(module, module.name, module.tensor.params);
+    for (const std::string& param : module.tensor.params)  // of a fused module, by Octet's name of a part
+      for (const std::string& name : config_.targets.names)
+        if (module.kind == ModuleKind::kLinear && ends_as(without_end(param), name)) {
+          matched_.insert(name);
+          add(module, without_end(param), {param});
+        }
+  }
+
+  void add(const AdapterModule& module, const std::string& name, const std::vector<std::string>& params) {
+    if (!added_.insert(name).second) return;  // experts have a module each, and one LowRank
     const std::string key = module.parameter.empty() ? module.module : module.module + "." + module.parameter;
-    spec_.low_rank.push_back({.name = module.name,
-                              .params = module.tensor.params,
+    spec_.low_rank.push_back({.name = name,
+                              .params = params,
                               .rank = config_.rank_of(key),
                               .scale = config_.scale_of(key),
                               .dora = config_.dora});
     if (settings_.bias == "lora_only")
-      for (const std::string& param : module.tensor.params)
+      for (const std::string& param : params)
         if (const std::string bias = without_end(param) + ".bias"; shapes_.contains(bias)) train(bias);
   }
 
