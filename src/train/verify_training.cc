@@ -137,13 +137,13 @@ TokenSample behind_virtual(TokenSample sample, const AdapterSpec& adapter, const
 }
 
 // input_ids of expected.safetensors, as one.
-FixedBatches read_batch(const std::string& folder, const ModelConfig& model, int64_t virtual_tokens) {
+FixedBatches read_batch(const std::string& folder, const ModelConfig& model, const AdapterSpec& adapter) {
   auto expected = open_safetensors(folder + "/expected.safetensors");
   TensorView ids = expected->read("input_ids");
   check(ids.type.shape.rank() == 2 && ids.type.shape[1] >= 2, ErrorCode::kCorrupt,
         "{}/expected.safetensors: input_ids is {} (want [sequences, tokens])", folder, to_string(ids.type.shape));
   int64_t sequences = ids.type.shape[0], length = ids.type.shape[1] - 1;
-  BatchPacker packer(sequences, length + virtual_tokens, false);
+  BatchPacker packer(sequences, length + adapter.virtual_tokens, false);
   for (int64_t s = 0; s < sequences; ++s) {
     TokenSample sample{.segments = {0}};
     for (int64_t t = 0; t <= length; ++t) {
@@ -151,14 +151,14 @@ FixedBatches read_batch(const std::string& folder, const ModelConfig& model, int
       check_token(id, model, folder + "/expected.safetensors: input_ids");
       sample.tokens.push_back(static_cast<int32_t>(id));
     }
-    packer.add(behind_virtual(std::move(sample), virtual_tokens, model));
+    packer.add(behind_virtual(std::move(sample), adapter, model));
   }
   return {.batches = {packer.finish()}, .sequences = sequences, .length = length};
 }
 
 // Objective sft: the lines {"ids", "mask"} of `examples`, in `micro_batches` by their numbers.
 FixedBatches read_examples(const std::string& folder, const nlohmann::json& json, const std::string& where,
-                           const ModelConfig& model, int64_t virtual_tokens) {
+                           const ModelConfig& model, const AdapterSpec& adapter) {
   const std::string path = folder + "/" + json_get<std::string>(json, "examples", where);
   std::vector<TokenSample> examples;
   FixedBatches all;
@@ -177,11 +177,11 @@ FixedBatches read_examples(const std::string& folder, const nlohmann::json& json
   const auto groups = json_get<std::vector<std::vector<size_t>>>(json, "micro_batches", where);
   for (const auto& group : groups) all.sequences = std::max(all.sequences, std::ssize(group));
   for (const auto& group : groups) {
-    BatchPacker packer(all.sequences, all.length + virtual_tokens, false);
+    BatchPacker packer(all.sequences, all.length + adapter.virtual_tokens, false);
     for (size_t i : group) {
       check(i < examples.size(), ErrorCode::kCorrupt, "{}: micro_batches names example {} of {}", where, i,
             examples.size());
-      packer.add(behind_virtual(examples[i], virtual_tokens, model));
+      packer.add(behind_virtual(examples[i], adapter, model));
     }
     all.batches.push_back(packer.finish());
   }
@@ -220,9 +220,8 @@ TrainingReport replay(const Replayed& replayed, ModelConfig model, const Compile
   const std::string objective = json.contains("objective") ? json_get<std::string>(json, "objective", path) : "";
   check(objective.empty() || objective == "sft", ErrorCode::kUnsupported, "{}: objective is {} (supported: none, sft)",
         path, objective);
-  const int64_t virtual_tokens = replayed.adapter.virtual_tokens;
-  const FixedBatches fixed = objective == "sft" ? read_examples(replayed.folder, json, path, model, virtual_tokens)
-                                                : read_batch(replayed.folder, model, virtual_tokens);
+  const FixedBatches fixed = objective == "sft" ? read_examples(replayed.folder, json, path, model, replayed.adapter)
+                                                : read_batch(replayed.folder, model, replayed.adapter);
   const OptimizerConfig optimizer = read_optimizer(json, path);
   model.dropout = 0;
   Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length, false, replayed.adapter),

@@ -7,7 +7,6 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "octet/commands.h"
-#include "train/run_adapter.h"
 #include "weights/adapter_folder.h"
 #include "weights/export_folder.h"
 
@@ -49,7 +48,7 @@ void run_export(const Options& options) {
     check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
           "{} already contains a {}: choose another folder", options.out,
           taken == std::string("checkpoints") ? "run" : "model or an adapter");
-  const bool run = is_adapter_checkpoint(folder), adapts = run || is_adapter_folder(folder);
+  const bool adapts = is_adapter_folder(folder);
   check(adapts || (!options.merge && options.base.empty()), ErrorCode::kInvalidArgument,
         "{}: {} is no adapter, so there is nothing to merge: leave it out", options.merge ? "--merge" : "--base",
         folder);
@@ -58,9 +57,8 @@ void run_export(const Options& options) {
     fmt::print("{}: written\n", options.out);
     return;
   }
-  std::string base = options.base.empty() ? "" : model_folder(options.base);
-  if (base.empty() && !run) base = adapter_base(folder);
-  Adapter adapter = run ? read_run_adapter(folder, base) : read_adapter(folder, read_model_config(base));
+  const std::string base = options.base.empty() ? adapter_base(folder) : model_folder(options.base);
+  Adapter adapter = read_adapter(folder, read_model_config(base));
   if (!options.merge) {
     export_adapter(adapter, base, options);
     fmt::print("{}: written, an adapter that PEFT loads\n", options.out);
@@ -69,7 +67,7 @@ void run_export(const Options& options) {
   check(adapter.spec.virtual_tokens == 0, ErrorCode::kUnsupported,
         "--merge: the {} virtual tokens of {} are no weights that can be merged: leave it out",
         adapter.spec.virtual_tokens, folder);
-  const std::string tokenizer = run || !options.base.empty() ? base : tokenizer_folder(folder);
+  const std::string tokenizer = options.base.empty() ? tokenizer_folder(folder) : base;
   export_model(*merge_adapter(open_weights(base), std::move(adapter)), tokenizer, options);
   fmt::print("{}: written\n", options.out);
 }
