@@ -23,8 +23,9 @@ struct ChatRecord {
 };
 
 // Of {messages}, {conversations} (from, value), {instruction, input, output}, {prompt, completion}, {input, output} or
-// {prompt, chosen, rejected} (without a prompt: what both begin with), each with tools, chat_template_kwargs or, where no messages are given, system beside it;
-// prompts and completions are texts or lists of messages. Throws kInvalidArgument or kCorrupt, without a place.
+// {prompt, chosen, rejected} (without a prompt: what both begin with), each with tools, chat_template_kwargs or, where
+// no messages are given, system beside it; prompts and completions are texts or lists of messages. Throws
+// kInvalidArgument or kCorrupt, without a place.
 ChatRecord read_chat_record(std::string_view json);
 
 struct ChatTokens {
