@@ -330,6 +330,30 @@ TEST(Dedup, DamagedSignaturesAreNamed) {
   EXPECT_NE(error_of([&] { job.pairs({}); }).find("signatures-000001.bin: is no whole file"), std::string::npos);
 }
 
+// 1,000 documents of 200 words, each with a copy in which one or two are changed: 0.90 <= J <= 0.95.
+TEST(Dedup, RemovesAlmostAllNearDuplicatesAndNothingElse) {
+  const TempFolder folder;
+  std::mt19937 random(23);
+  std::string originals, copies;
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<std::string> words(200);
+    for (std::string& word : words) word = fmt::format("w{}", random() % 5000);
+    originals += fmt::format("{{\"id\":{},\"text\":\"{}\"}}\n", i, fmt::join(words, " "));
+    for (int change = 0; change <= i % 2; ++change) words[random() % words.size()] = "changed";
+    copies += fmt::format("{{\"id\":{},\"text\":\"{}\"}}\n", i, fmt::join(words, " "));
+  }
+  write_file(folder.file("originals.jsonl"), originals);
+  write_file(folder.file("copies.jsonl"), copies);
+  run({.inputs = {folder.file("originals.jsonl"), folder.file("copies.jsonl")}, .output = folder.file("out")});
+  EXPECT_EQ(read_file(folder.file("out/originals.jsonl")), originals);
+  const std::vector<std::string> dropped = lines_of(read_file(folder.file("out/dropped/copies.jsonl")));
+  EXPECT_GE(dropped.size(), 995u);
+  for (const std::string& line : dropped) {
+    const Json row = Json::parse(line);
+    EXPECT_EQ(row.at("id"), row.at("kept").at("id"));
+  }
+}
+
 // Planted duplicates with their exact Jaccard similarities.
 TEST(Dedup, RemovesWhatIsPlantedInTheVectors) {
   const std::string vectors = test_data_path("adapt/dedup");
