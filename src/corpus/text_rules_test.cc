@@ -24,7 +24,7 @@ std::string good_text(int sentences = 10) {
   return text;
 }
 
-std::string dropped_by(std::string_view text, TextRules rules = {}) {
+std::string dropped_by(std::string_view text, const TextRules& rules = {}) {
   std::string buffer;
   return std::string(RuleChecker(rules).check(text, buffer));
 }
