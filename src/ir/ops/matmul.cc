@@ -147,8 +147,8 @@ void arrange_product(LayoutRequest& request) {
   const Side a{0, trans_a ? 1 : 0, trans_a ? 0 : 1}, b{b_input, trans_b ? 0 : 1, trans_b ? 1 : 0};
   for (size_t i : {a.input, b.input})
     if (request.layout(i).is_pending() || request.is_rows(i)) request.settle(i);
-  const bool wgrad = (node.attrs.has("role") && node.attr<std::string>("role") == "wgrad") ||
-                     !request.parameter_layout().cuts.empty();
+  const bool wgrad =
+      (node.attrs.has("role") && node.attr<std::string>("role") == "wgrad") || !request.parameter_layout().cuts.empty();
   for (Axis axis : kAllAxes) agree(request, a, b, axis, wgrad);
 }
 
