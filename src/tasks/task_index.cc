@@ -40,7 +40,7 @@ class Index {
 
   std::string add_file(const std::string& path) {
     ordered_json json = read_task_yaml(path);
-    const std::string name = name_of(json);
+    std::string name = name_of(json);
     check(!name.empty(), ErrorCode::kInvalidArgument, "{}: no name (want task: NAME, or group: NAME and task: a list)",
           path);
     // Siblings that a group may name; those that cannot be read are said to be so only where one is asked for.
