@@ -193,7 +193,7 @@ class PoolingOutput:
     finished: bool = True
 
 
-_REASONS = {"stop": "stop", "length": "length", "context": "length", None: None}
+_REASONS = {"stop": "stop", "length": "length", "context full": "length", None: None}
 
 
 class LLM:

@@ -167,7 +167,8 @@ std::string doc_of(const SettingsTable& table) {
   std::string text;
   for (const SettingsTable::Row& row : table.rows()) {
     if (row.info.by_program) continue;
-    const std::string range = row.info.allowed();
+    std::string range = row.info.allowed();
+    if (!row.info.choices.empty() && row.info.choices[0].empty()) range.clear();  // the meaning names them
     text += fmt::format("    {}: {}{}\n", row.name, row.info.meaning, range.empty() ? "" : " (" + range + ")");
   }
   return text;

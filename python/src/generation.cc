@@ -175,8 +175,7 @@ void bind_generation(nb::module_& module) {
           sig("def top_logprobs(self) -> list[dict[int, float]] | None"), "the likeliest tokens at each place")
       .def_prop_ro(
           "finish_reason", [](const Generation& g) { return finish_of(g.text().finished); },
-          sig("def finish_reason(self) -> str | None"),
-          "stop, length, context (its end is reached), cancelled or timeout")
+          sig("def finish_reason(self) -> str | None"), "stop, length, context full, cancelled or timeout")
       .def_prop_ro(
           "stop_reason", [](const Generation& g) { return stop_of(g.text(), g.group->eos_id); },
           sig("def stop_reason(self) -> str | int | None"), "the stop string or stop token")

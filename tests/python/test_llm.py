@@ -42,11 +42,18 @@ def test_sampling_params_are_served_or_refused(llm):
 
 def test_arguments_of_llm_are_served_or_refused(model):
     own = {"device": "cpu", "recipe": "fp32"}
-    for name, default in shapes()["LLM"]["init"].items():
-        if name == "model":
-            continue
-        given = {name: str(model) if name == "tokenizer" else default}
-        octet.LLM(str(model), **own, **given).engine.close()
+    given = {**shapes()["LLM"]["init"], "model": str(model), "tokenizer": str(model)}
+    octet.LLM(**given, **own).engine.close()
+    served = {"max_model_len": 64, "max_num_seqs": 2, "max_num_batched_tokens": 128, "kv_cache_dtype": "float32", "seed": 1,
+              "enable_prefix_caching": False, "gpu_memory_utilization": 0.1, "tensor_parallel_size": 1,
+              "trust_remote_code": True, "skip_tokenizer_init": True, "revision": "main"}
+    llm = octet.LLM(str(model), device="cpu", dtype="float32", **served)
+    options = llm.engine.options
+    assert (options["context"], options["max_sequences"], options["max_step_tokens"]) == (64, 2, 128)
+    assert (options["kv_cache"], options["recipe"], options["prefix_cache"]) == ("f32", "fp32", False)
+    assert llm.generate([[40, 41]], octet.SamplingParams(max_tokens=100))[0].outputs[0].finish_reason == "length"
+    assert set(given) - {"model"} <= set(served) | {"tokenizer", "dtype", *octet.llm._REFUSED} | {"quantization"}
+    llm.engine.close()
     for name, value in {"enable_lora": True, "enforce_eager": True, "swap_space": 4, "dtype": "float16", "quantization": "bnb",
                         "speculative_config": {}}.items():
         with pytest.raises(octet.Unsupported, match=name):

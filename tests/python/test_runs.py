@@ -120,7 +120,7 @@ def test_ctrl_c_in_training_leaves_a_checkpoint(settings, tmp_path):
 @pytest.mark.parametrize("call", [
     "engine.generate(['The cat'] * 100000, max_tokens=100, ignore_eos=True)",
     "[list(engine.stream('The cat', max_tokens=100, ignore_eos=True)) for _ in itertools.count()]",
-    "asyncio.run(forever())", "octet.evaluate(sys.argv[1], [sys.argv[2]] * 400, windows=1)",
+    "asyncio.run(forever())", "octet.evaluate(sys.argv[1], [sys.argv[2]] * 100, windows=1)",
 ])
 def test_ctrl_c_in_each_call(model, text, call):
     interrupted(script(f"""
