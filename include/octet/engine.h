@@ -90,6 +90,12 @@ struct EngineOptions {
   double draft_memory = 0.1;     // share of the free memory for a draft model, weights and cache
   double accept_simulated = -1;  // for benchmarks: 0 to 1 accepts each guess by this chance: no text of the model's
   bool random_weights = false;   // for benchmarks: the path is a named model or a folder without weights
+  // Adapters that requests may name (docs/serving.md): folders of PEFT by their names, loaded by open(). Others may be
+  // loaded later where there are some, or where max_adapters says for how many there is room.
+  std::map<std::string, std::string> adapters = {};
+  int64_t max_adapters = 0;          // on the device at once, of each class of ranks; 0: those given, 8 at most
+  int64_t max_adapter_rank = 0;      // of those loaded later; 0: the highest of those given, 16 where none is
+  std::string adapter_targets = {};  // linears that they adapt, "attn.q,attn.v"; empty: those given adapt, or all
   std::function<void(const EnginePlan&)> planned = {};  // called by open() before weights are loaded
 };
 
@@ -128,6 +134,7 @@ struct GenerationRequest {
   std::optional<bool> normalize = {};     // an embedding, after that cut; none: as the engine does
   int32_t priority = 0;                   // higher runs first
   double timeout_seconds = 0;             // from submission; 0 = none
+  std::string adapter = {};               // by its name; empty: the model as it is
   std::string cache_salt = {};            // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
   // of word v / 32). Empty: all tokens are allowed. With speculation `generated` may end in tokens that are guessed:
@@ -224,6 +231,13 @@ struct EngineStats {
   bool broken = false;    // the device has failed: every request ends with kDevice
 };
 
+// One of the adapters that are loaded.
+struct AdapterFacts {
+  std::string name = {}, folder = {};
+  int64_t rank = 0, virtual_tokens = 0;
+  int64_t waiting = 0, running = 0;  // requests
+};
+
 class Engine {
  public:
   // `model`: a Hugging Face folder, a checkpoint or a llama2.c file. Throws an exception whose what() gives the invalid
@@ -242,6 +256,12 @@ class Engine {
   virtual int64_t vocab_size() const = 0;
   virtual const EncoderFacts* encoder() const { return nullptr; }  // none: it generates
   virtual const std::vector<int32_t>& end_tokens() const = 0;      // ids that end a text, unless ignore_eos
+
+  // From any thread, while requests run. Throw what is wrong with the folder or the name. Requests that have an adapter
+  // that is unloaded, or replaced by a folder that could be read, end with it; later ones that name it are refused.
+  virtual void load_adapter(const std::string& name, const std::string& folder, bool replace = false);
+  virtual void unload_adapter(const std::string& name);
+  virtual std::vector<AdapterFacts> adapters() const { return {}; }
 };
 
 }  // namespace octet

@@ -82,6 +82,7 @@ EngineOptions draft_options(const EngineOptions& o, const ModelConfig& model, co
   EngineOptions own = o;
   own.draft.clear();
   own.planned = nullptr;
+  own.adapters.clear(), own.max_adapters = 0;
   const int64_t limit = draft.length_limit(), context = serving.engine.context;
   own.context = limit > 0 ? std::min(context, limit) : context;
   const DType cache = serving.cache_dtype;
@@ -148,6 +149,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& model, const Engine
 std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptions& options) {
   check_options(options);
   if (encodes(model, options)) {
+    check(options.adapters.empty() && options.max_adapters == 0, ErrorCode::kUnsupported,
+          "adapters are for models that generate; this one encodes (task embed)");
     check(options.tensor == 1, ErrorCode::kUnsupported, "tensor: {} ranks (want 1 for encoders)", options.tensor);
     return open_encoder(model, options);
   }
@@ -164,7 +167,9 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
     parts.tokenizer = open_tokenizer(model, options, config.vocab_size);
   }
   parts.eos_ids = end_ids(parts.tokenizer.get(), weights ? weights->special() : SpecialTokens(), config.vocab_size);
-  const ServingOptions serving = serving_options(options, config, weights.get());
+  ServingOptions serving = serving_options(options, config, weights.get());
+  const AdapterPlan adapters = plan_adapters(options, config);
+  serving.adapters = adapters.tables, serving.adapter_targets = adapters.targets;
   parts.drafter = open_drafter(options, config, serving, parts.tokenizer.get());
   parts.runner = weights ? open_runner(*weights, serving) : open_random_runner(config, serving);
   if (weights) {
@@ -172,6 +177,7 @@ std::unique_ptr<Engine> Engine::open(const std::string& model, const EngineOptio
     weights.reset();
   }
   if (parts.runner->follow()) return nullptr;
+  parts.adapters = open_adapters(options, config, options.random_weights ? "" : model, parts.runner->limits().adapters);
   return std::make_unique<EngineLoop>(std::move(parts), chosen(options, serving));
 }
 

@@ -1,6 +1,7 @@
 #include "infer/engine_loop.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -14,7 +15,8 @@ ServedModel served_model(const EngineParts& parts, const EngineOptions& options)
           .eos_ids = parts.eos_ids,
           .context = limits.context,
           .vocab = limits.vocab,
-          .max_sequences = std::min(options.max_sequences, limits.sequences)};
+          .max_sequences = std::min(options.max_sequences, limits.sequences),
+          .adapters = parts.adapters.get()};
 }
 
 SchedulerOptions scheduler_options(const RunnerLimits& limits, const EngineOptions& options) {
@@ -62,15 +64,20 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options)
       blocks_({.groups = parts_.runner->limits().groups,
                .block_size = static_cast<int32_t>(parts_.runner->limits().block_size),
                .prefix_cache = options.prefix_cache}),
-      scheduler_(scheduler_options(parts_.runner->limits(), options), blocks_),
+      adapter_slots_(parts_.runner->limits().adapters.classes(), parts_.runner->limits().adapters.slots),
+      scheduler_(scheduler_options(parts_.runner->limits(), options), blocks_,
+                 parts_.adapters ? &adapter_slots_ : nullptr),
       forward_builder_(parts_.runner->limits(), blocks_),
       sample_builder_(parts_.runner->limits(), scheduler_),
       speculation_(std::move(parts_.drafter), {.draft_tokens = options.draft_tokens,
                                                .vocab = model_.vocab,
                                                .adaptive = options.draft_adaptive,
                                                .simulated = options.accept_simulated}),
-      slots_(static_cast<size_t>(model_.max_sequences)) {
+      slots_(static_cast<size_t>(model_.max_sequences)),
+      written_(
+          static_cast<size_t>(parts_.runner->limits().adapters.classes() * parts_.runner->limits().adapters.slots)) {
   options_.block_size = parts_.runner->limits().block_size;
+  options_.max_adapters = parts_.runner->limits().adapters.slots;
   count_step(0);
   start();
 }
@@ -90,6 +97,13 @@ void EngineLoop::admit(Request& request) {
                         .score_from = asked.prompt_logprobs >= 0 ? asked.prompt_logprobs_from : 0,
                         .scores_only = request.last >= 0,
                         .beams = asked.beams > 0};
+  if (const HostAdapter* adapter = request.adapter.get(); adapter != nullptr) {
+    params.adapter = adapter->id;
+    params.adapter_class = adapter->of_class;
+    std::vector<int32_t> ids(static_cast<size_t>(adapter->virtual_tokens));
+    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(model_.vocab));  // ForwardBuilder knows them by this
+    params.prompt.insert(params.prompt.begin(), ids.begin(), ids.end());
+  }
   if (asked.timeout_seconds > 0) params.deadline = request.submitted + asked.timeout_seconds;
   Submitted submitted = scheduler_.submit(std::move(params), now());
   if (submitted.refusal != Refusal::kNone) {
@@ -144,6 +158,7 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
       ++started;
     }
     sequence.last_step = plan.step;
+    if (entry.adapter_slot >= 0) write_adapter(entry, *sequence.request->adapter.get());
     if (entry.scores > 0) {
       const auto targets = scheduler_.tokens(entry.id).subspan(static_cast<size_t>(entry.scores_from) + 1);
       for (int32_t i = 0; i < entry.scores; ++i)
@@ -161,7 +176,7 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
     planned_.drafts |= entry.drafts > 0;
     planned_.beams |= entry.beams > 0;
     if (entry.count == entry.drafts + 1) planned_.tokens += entry.count;
-    const int64_t prompt = sequence.request->prompt_tokens;
+    const int64_t prompt = sequence.request->virtual_tokens() + sequence.request->prompt_tokens;
     counts_.prompt_tokens += std::clamp<int64_t>(prompt - entry.first_position, 0, entry.count);
   }
   if (started > 0) mailbox_->admitted(started, started_tokens);
@@ -175,6 +190,33 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   counts_.padded_tokens += parts_.runner->padded_tokens(input) - plan.tokens;
 }
 
+// Steps before this one that read the slot were launched, and end before the bytes arrive.
+void EngineLoop::write_adapter(const ScheduledSequence& entry, const HostAdapter& adapter) {
+  uint64_t& written = written_[static_cast<size_t>(entry.adapter_slot)];
+  if (written == adapter.id) return;
+  const int64_t slot = entry.adapter_slot - adapter.of_class * parts_.runner->limits().adapters.slots;
+  std::vector<StatePart> parts;
+  for (const SlotBytes& part : adapter.parts)
+    parts.push_back({&part.state, part.first + slot * std::ssize(part.bytes), part.bytes});
+  parts_.runner->write_states(parts);
+  written = adapter.id;
+}
+
+AdapterStore& EngineLoop::store() const {
+  check(parts_.adapters != nullptr, ErrorCode::kUnsupported,
+        "this engine was started without adapters: give them by --adapter NAME=DIR, or room for them by max_adapters");
+  return *parts_.adapters;
+}
+
+void EngineLoop::load_adapter(const std::string& name, const std::string& folder, bool replace) {
+  store().load(name, folder, replace);
+}
+
+void EngineLoop::load_adapter(const std::string& name, const AdapterSpec& spec, const AdapterTensors& tensors,
+                              bool replace) {
+  store().load(name, spec, tensors, replace);
+}
+
 RequestText& EngineLoop::sequence_of(const ScheduledSequence& entry) {
   SlotUser& user = slots_[static_cast<size_t>(entry.slot)];
   if (user.id != entry.id) user = {entry.id, sequences_.at(entry.id)};
@@ -186,8 +228,10 @@ bool EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entr
   Request& request = *sequence.request;
   sequence.started = true;
   if (request.waiting-- != std::ssize(request.sequences)) return false;
-  counts_.cached_tokens += entry.first_position;
-  request.stream->started(time - request.submitted, request.prompt_tokens, entry.first_position);
+  request.adapter.runs();
+  const int64_t cached = std::max<int64_t>(entry.first_position - request.virtual_tokens(), 0);
+  counts_.cached_tokens += cached;
+  request.stream->started(time - request.submitted, request.prompt_tokens, cached);
   return true;
 }
 

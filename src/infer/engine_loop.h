@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "infer/adapter_store.h"
 #include "infer/block_manager.h"
 #include "infer/engine_thread.h"
 #include "infer/forward_builder.h"
@@ -54,7 +55,8 @@ struct EngineParts {
   std::unique_ptr<Runner> runner;
   std::unique_ptr<Tokenizer> tokenizer = {};  // null: requests must give ids
   std::vector<int32_t> eos_ids = {};
-  std::unique_ptr<Drafter> drafter = {};  // null: no speculation
+  std::unique_ptr<Drafter> drafter = {};        // null: no speculation
+  std::unique_ptr<AdapterStore> adapters = {};  // null: none can be loaded
 };
 
 class EngineLoop final : public EngineThread {
@@ -66,6 +68,13 @@ class EngineLoop final : public EngineThread {
   int64_t context() const override { return model_.context; }
   int64_t vocab_size() const override { return model_.vocab; }
   const std::vector<int32_t>& end_tokens() const override { return model_.eos_ids; }
+  void load_adapter(const std::string& name, const std::string& folder, bool replace) override;
+  void load_adapter(const std::string& name, const AdapterSpec& spec, const AdapterTensors& tensors,
+                    bool replace = false);
+  void unload_adapter(const std::string& name) override { store().unload(name); }
+  std::vector<AdapterFacts> adapters() const override {
+    return parts_.adapters ? parts_.adapters->list() : std::vector<AdapterFacts>();
+  }
 
  private:
   struct InFlightStep {
@@ -84,6 +93,8 @@ class EngineLoop final : public EngineThread {
   void leave(RequestText& sequence) override { scheduler_.cancel(sequence.id); }
   void step() override;
   void check_alive() override { parts_.runner->check_alive(); }
+  AdapterStore& store() const;
+  void write_adapter(const ScheduledSequence& entry, const HostAdapter& adapter);
   void launch(const StepPlan& plan, double time);
   RequestText& sequence_of(const ScheduledSequence& entry);
   bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
@@ -99,6 +110,7 @@ class EngineLoop final : public EngineThread {
 
   // Used by the engine's thread only:
   BlockManager blocks_;
+  AdapterSlots adapter_slots_;
   Scheduler scheduler_;
   ForwardBuilder forward_builder_;
   SampleBuilder sample_builder_;
@@ -106,6 +118,7 @@ class EngineLoop final : public EngineThread {
   std::unordered_map<SequenceId, RequestText*> sequences_;  // not yet reported as ended by the scheduler
   std::vector<SlotUser> slots_;
   TenantSalts salts_;
+  std::vector<uint64_t> written_;     // by slot: the adapter whose bytes it holds
   InFlightStep planned_, in_flight_;  // forward launched; forward and sampling launched
   std::vector<SampleBuilder::Failure> failed_;
   std::vector<Speculation::Candidate> candidates_;  // of drafts: texts of the step collected last

@@ -53,6 +53,17 @@ SettingsTable settings_of(EngineOptions& o, const std::string& task) {
     t.add("policy", enum_target(&o.policy),
           {.meaning = "in-flight batching with preemption or without", .choices = {"never-evict", "max-utilization"}});
     t.add("prefix_cache", &o.prefix_cache, {.meaning = "reuse KV blocks of shared prefixes (default)"});
+    t.add("max_adapters", &o.max_adapters,
+          {.meaning = "adapters on the device at once, of each class of ranks; 0: those given, 8 at most",
+           .min = 0,
+           .max = 4096});
+    t.add("max_adapter_rank", &o.max_adapter_rank,
+          {.meaning = "the highest rank of adapters loaded later; 0: of those given, 16 where none is",
+           .min = 0,
+           .max = 4096});
+    t.add("adapter_targets", &o.adapter_targets,
+          {.meaning = "linears that adapters may change, as attn.q,attn.v, or all (default: those that the adapters "
+                      "given change, all where none is given)"});
     t.add("draft", &o.draft,
           {.meaning = "speculation: ngram guesses tokens from the text so far, a smaller model of the same vocabulary "
                       "writes them; the output is unchanged"});

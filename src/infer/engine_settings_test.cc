@@ -14,7 +14,7 @@
 namespace octet {
 namespace {
 
-// Members of EngineOptions in the public header, in its order, but for functions.
+// Members of EngineOptions in the public header, in its order, but for functions and maps.
 std::vector<std::string> members() {
   std::string text = read_file(source_dir() + "/include/octet/engine.h");
   text = text.substr(text.find("struct EngineOptions {"));
@@ -22,7 +22,8 @@ std::vector<std::string> members() {
   const std::regex member(R"(\n  [A-Za-z][\w:]*(<.*>)? (\w+) = [^;]*;)");
   std::vector<std::string> names;
   for (std::sregex_iterator at(text.begin(), text.end(), member), end; at != end; ++at)
-    if (!at->str().starts_with("\n  std::function")) names.push_back((*at)[2]);
+    if (!at->str().starts_with("\n  std::function") && !at->str().starts_with("\n  std::map"))
+      names.push_back((*at)[2]);
   return names;
 }
 

@@ -14,6 +14,12 @@ constexpr double kIdleSeconds = 1, kStalledSeconds = 0.001;
 
 Engine::~Engine() = default;
 
+void Engine::load_adapter(const std::string& name, const std::string&, bool) {
+  fail(ErrorCode::kUnsupported, "adapter {}: an engine that encodes takes no adapters", name);
+}
+
+void Engine::unload_adapter(const std::string& name) { load_adapter(name, ""); }
+
 EngineThread::EngineThread(const EngineOptions& options, const Tokenizer* tokenizer)
     : options_(options),
       mailbox_(std::make_shared<Mailbox>(options.max_waiting, options.max_waiting_tokens)),

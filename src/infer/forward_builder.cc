@@ -37,6 +37,7 @@ const StepInput& ForwardBuilder::build(const StepPlan& plan) {
     for (int32_t i = entry.drafts; entry.samples && i >= 0; --i) step_.logit_rows.push_back(tokens - 1 - i);
   }
   step_.decode_only = plan.decodes == static_cast<int64_t>(rows);
+  add_adapters(plan);
   return step_;
 }
 
@@ -51,6 +52,25 @@ void ForwardBuilder::add_tokens(const ScheduledSequence& entry) {
     step_.positions.push_back(static_cast<int32_t>(entry.first_position) + i);
     step_.ids.push_back(from_device ? 0 : entry.ids[static_cast<size_t>(i)]);
     step_.from.push_back(from_device ? entry.slot : -1);
+  }
+}
+
+// Ids behind the vocabulary are virtual tokens of the sequence's adapter.
+void ForwardBuilder::add_adapters(const StepPlan& plan) {
+  step_.adapters.clear();
+  step_.virtual_rows.clear();
+  if (plan.sequences.empty() || plan.sequences.back().adapter_slot < 0) return;  // they are sorted
+  const AdapterTables& tables = limits_.adapters;
+  for (const ScheduledSequence& entry : plan.sequences) step_.adapters.push_back(entry.adapter_slot);
+  if (tables.virtual_tokens == 0) return;
+  step_.virtual_rows.assign(step_.ids.size(), -1);
+  for (size_t s = 0; s < plan.sequences.size(); ++s) {
+    const int64_t slot = plan.sequences[s].adapter_slot - std::ssize(tables.ranks) * tables.slots;
+    for (auto t = static_cast<size_t>(step_.segments[s]); t < static_cast<size_t>(step_.segments[s + 1]); ++t) {
+      if (step_.ids[t] < limits_.vocab) continue;
+      step_.virtual_rows[t] = static_cast<int32_t>(slot * tables.virtual_tokens + step_.ids[t] - limits_.vocab);
+      step_.ids[t] = 0;
+    }
   }
 }
 

@@ -21,6 +21,7 @@ class ForwardBuilder {
   void add_scores(const ScheduledSequence& entry);  // before its tokens
   void add_tokens(const ScheduledSequence& entry);
   void add_slots(const ScheduledSequence& entry);
+  void add_adapters(const StepPlan& plan);
 
   const RunnerLimits& limits_;
   const BlockManager& blocks_;

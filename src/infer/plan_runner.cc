@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -24,9 +25,26 @@ PlanRunner::PlanRunner(ServingProgram program, const CudaOptions& options, Commu
       at_once_(program.plan.target.traits.steps_ahead == 0),
       executor_(make_executor(std::move(program.plan), options, ranks)) {}
 
+// A bit for each that a token of the step needs.
+uint64_t PlanRunner::adapter_classes(const StepInput& input) const {
+  const AdapterTables& tables = limits_.adapters;
+  uint64_t classes = 0;
+  for (const int32_t adapter : input.adapters)
+    if (adapter >= 0 && adapter / tables.slots < std::ssize(tables.ranks))
+      classes |= uint64_t{1} << (adapter / tables.slots);
+  if (std::ranges::any_of(input.virtual_rows, [](int32_t row) { return row >= 0; }))
+    classes |= uint64_t{1} << tables.ranks.size();
+  return classes;
+}
+
 const ForwardBucket& PlanRunner::forward_bucket(const StepInput& input) const {
-  const std::vector<ForwardBucket>& buckets = input.decode_only ? decode_ : mixed_;
-  auto fits = [&](const ForwardBucket& b) { return b.tokens >= input.tokens() && b.sequences >= input.sequences(); };
+  const uint64_t classes = adapter_classes(input);
+  const bool is_virtual = classes >> limits_.adapters.ranks.size() != 0;
+  const std::vector<ForwardBucket>& buckets = input.decode_only && !is_virtual ? decode_ : mixed_;
+  auto fits = [&](const ForwardBucket& b) {
+    return b.tokens >= input.tokens() && b.sequences >= input.sequences() &&
+           (classes == 0 ? b.adapters == 0 : (b.adapters & classes) == classes);
+  };
   auto found = std::ranges::find_if(buckets, fits);
   check(found != buckets.end(), ErrorCode::kInvalidArgument, "runner: {} tokens of {} sequences; at most {} of {}",
         input.tokens(), input.sequences(), limits_.tokens, limits_.sequences);
@@ -66,6 +84,15 @@ void PlanRunner::check_step(const StepInput& input) const {
           ErrorCode::kInternal, "runner: group {} has {} slots for {} tokens, {} table entries for {} sequences", g,
           group.slots.size(), tokens, group.table.size(), sequences);
   }
+  const int64_t slots = limits_.adapters.classes() * limits_.adapters.slots;
+  check((input.adapters.empty() || has(input.adapters, sequences)) &&
+            (input.virtual_rows.empty() || has(input.virtual_rows, tokens)) && std::ranges::is_sorted(input.adapters) &&
+            (input.adapters.empty() || input.adapters.back() < slots),
+        ErrorCode::kInternal, "runner: {} adapters of {} sequences, {} virtual rows of {} tokens; {} slots",
+        input.adapters.size(), sequences, input.virtual_rows.size(), tokens, slots);
+  for (const int32_t row : input.virtual_rows)
+    check(row < limits_.adapters.slots * limits_.adapters.virtual_tokens, ErrorCode::kInternal,
+          "runner: virtual row {} of {} adapters of {}", row, limits_.adapters.slots, limits_.adapters.virtual_tokens);
   for (int64_t t = 0; t < tokens; ++t) {
     const auto at = static_cast<size_t>(t);
     check(input.from[at] < limits_.sequences &&
@@ -74,6 +101,41 @@ void PlanRunner::check_step(const StepInput& input) const {
           ErrorCode::kInternal, "runner: token {} has id {} of {}, from {} and position {} of {}", t, input.ids[at],
           limits_.vocab, input.from[at], input.positions[at], limits_.context);
   }
+}
+
+// Tokens in front of a class's slots and behind them, padding included, are in its first and last group.
+void PlanRunner::find_adapter_rows(const StepInput& input, const ForwardBucket& bucket) {
+  const AdapterTables& tables = limits_.adapters;
+  const auto tokens_of = [&](size_t s) { return input.segments[s + 1] - input.segments[s]; };
+  lora_offsets_.resize(tables.ranks.size());
+  for (size_t c = 0; c < tables.ranks.size(); ++c) {
+    std::vector<int32_t>& offsets = lora_offsets_[c];
+    offsets.assign(static_cast<size_t>(tables.slots) + 3, 0);
+    const auto first = static_cast<int64_t>(c) * tables.slots;
+    for (size_t s = 0; s < input.adapters.size(); ++s) {
+      const int64_t group = std::clamp<int64_t>(input.adapters[s] - first + 1, 0, tables.slots + 1);
+      offsets[static_cast<size_t>(group) + 1] += tokens_of(s);
+    }
+    std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+    offsets.back() = static_cast<int32_t>(bucket.tokens);
+  }
+  if (tables.dora) {
+    const auto none = static_cast<int32_t>(tables.classes() * tables.slots);
+    gain_rows_.assign(input.ids.size(), none);
+    for (size_t s = 0; s < input.adapters.size(); ++s)
+      if (const int32_t adapter = input.adapters[s]; adapter >= 0)
+        std::fill_n(gain_rows_.begin() + input.segments[s], tokens_of(s), adapter);
+  }
+  if (tables.virtual_tokens == 0) return;
+  virtual_slots_.assign(input.ids.size(), -1);
+  virtual_rows_.assign(input.ids.size(), 0);
+  for (size_t t = 0; t < input.virtual_rows.size(); ++t)
+    if (input.virtual_rows[t] >= 0)
+      virtual_slots_[t] = static_cast<int32_t>(t), virtual_rows_[t] = input.virtual_rows[t];
+}
+
+void PlanRunner::write_states(std::span<const StatePart> parts) {
+  for (const StatePart& part : parts) executor_->write_state_part(*part.state, part.offset, part.bytes);
 }
 
 void PlanRunner::forward(const StepInput& input) {
@@ -89,6 +151,14 @@ void PlanRunner::forward(const StepInput& input) {
   for (size_t g = 0; g < input.groups.size(); ++g) {
     values.emplace_back(group_input("slots", g), input.groups[g].slots);
     values.emplace_back(group_input("block_table", g), input.groups[g].table);
+  }
+  if (bucket.adapters != 0) {
+    find_adapter_rows(input, bucket);
+    for (size_t c = 0; c < lora_offsets_.size(); ++c)
+      values.emplace_back(lora_offsets_input(limits_.adapters.ranks[c]), lora_offsets_[c]);
+    values.emplace_back(kGainRowsInput, gain_rows_);
+    values.emplace_back(kVirtualSlotsInput, virtual_slots_);
+    values.emplace_back(kVirtualRowsInput, virtual_rows_);
   }
   write_inputs(*executor_, graph, values);
   executor_->run(graph);

@@ -26,11 +26,14 @@ class PlanRunner final : public Runner {
   void forward(const StepInput& input) override;
   void sample(const SampleInput& input) override;
   SampleOutput wait() override;
+  void write_states(std::span<const StatePart> parts) override;
   int64_t padded_tokens(const StepInput& input) const override { return forward_bucket(input).tokens; }
 
  private:
   const ForwardBucket& forward_bucket(const StepInput& input) const;
   const SampleBucket& sample_bucket(const SampleInput& input) const;
+  uint64_t adapter_classes(const StepInput& input) const;
+  void find_adapter_rows(const StepInput& input, const ForwardBucket& bucket);
   void check_step(const StepInput& input) const;
   void collect();
 
@@ -44,6 +47,9 @@ class PlanRunner final : public Runner {
   const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results are taken
   int64_t sampled_rows_ = 0;
   std::vector<int32_t> hidden_rows_;
+  // Inputs of a step's adapters: of each class of ranks the offsets of its groups.
+  std::vector<std::vector<int32_t>> lora_offsets_;
+  std::vector<int32_t> gain_rows_, virtual_slots_, virtual_rows_;
   std::vector<int32_t> ids_, top_ids_, adjusted_ids_;
   std::vector<float> logprobs_, top_logprobs_, adjusted_logprobs_;
 };

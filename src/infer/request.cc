@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "infer/adapter_store.h"
 #include "infer/runner.h"
 
 namespace octet {
@@ -76,6 +77,26 @@ std::vector<int32_t> prompt_of(GenerationRequest& asked, const ServedModel& mode
   return ids;
 }
 
+AdapterUse adapter_of(GenerationRequest& asked, const ServedModel& model) {
+  if (asked.adapter.empty()) return {};
+  check(model.adapters != nullptr, ErrorCode::kInvalidArgument,
+        "adapter {}: this engine was started without adapters (give them by --adapter NAME=DIR, or room for them by "
+        "max_adapters)",
+        asked.adapter);
+  std::shared_ptr<const HostAdapter> adapter;
+  try {
+    adapter = model.adapters->find(asked.adapter);
+  } catch (const Error& error) {
+    throw RequestError(ErrorKind::kInvalid, error.message());
+  }
+  // Virtual tokens are of no vocabulary: no draft follows from them, and they have no score.
+  if (adapter->virtual_tokens > 0) asked.draft_tokens = 0;
+  check(adapter->virtual_tokens == 0 || asked.prompt_logprobs < 0, ErrorCode::kInvalidArgument,
+        "prompt_logprobs with adapter {}, which has virtual tokens: want an adapter without, or no prompt_logprobs",
+        asked.adapter);
+  return AdapterUse(std::move(adapter));
+}
+
 // Length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t partial_match(const std::string& text, const std::string& stop) {
   for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
@@ -95,7 +116,9 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
         "stop strings require a tokenizer, and this engine has none: give stop_ids");
   auto request = std::make_unique<Request>();
   request->prompt = prompt_of(asked, model);
-  const int64_t tokens = request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
+  request->adapter = adapter_of(asked, model);
+  request->prompt_tokens = static_cast<int64_t>(request->prompt.size());
+  const int64_t tokens = request->virtual_tokens() + request->prompt_tokens;
   request->computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
   const bool scores = asked.prompt_logprobs >= 0;
   check(!scores || (asked.prompt_logprobs_from >= 1 && asked.prompt_logprobs_from <= std::max<int64_t>(tokens - 1, 1)),
@@ -106,8 +129,11 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   if (room < 0 || (room == 0 && request->computes && !only))
     throw RequestError(
         ErrorKind::kTooLong,
-        fmt::format("the prompt has {} tokens and the context is {}: shorten it, or use a model with a longer context",
-                    tokens, model.context));
+        fmt::format(
+            "the prompt has {} tokens{} and the context is {}: shorten it, or use a model with a longer context",
+            request->prompt_tokens,
+            tokens > request->prompt_tokens ? fmt::format(" behind {} virtual ones", request->virtual_tokens()) : "",
+            model.context));
   if (const Tokenizer* tokenizer = model.tokenizer)
     request->text_start = std::ranges::all_of(request->prompt, [&](int32_t id) { return tokenizer->is_special(id); });
   if (only) {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "infer/beam_search.h"
+#include "infer/host_adapter.h"
 #include "infer/sampler.h"
 #include "infer/scheduler.h"
 #include "infer/stream.h"
@@ -39,11 +40,14 @@ class StopMatcher {
   size_t matched_ = std::string::npos;
 };
 
+class AdapterStore;
+
 // Properties of the model that requests are checked against.
 struct ServedModel {
   const Tokenizer* tokenizer = nullptr;  // null: requests and results are ids only
   std::vector<int32_t> eos_ids = {};
   int64_t context = 0, vocab = 0, max_sequences = 0;
+  const AdapterStore* adapters = nullptr;  // null: no request may have one
 };
 
 struct Request;
@@ -71,8 +75,10 @@ struct RequestText {
 struct Request {
   GenerationRequest asked;
   std::vector<int32_t> prompt = {};  // moved to the scheduler when it admits the request
-  int64_t prompt_tokens = 0;
-  int32_t last = -1;  // of a prompt that is only scored: its last token, no longer in `prompt`; -1: none
+  int64_t prompt_tokens = 0;         // of the text; virtual_tokens of the adapter stand in front of them
+  int32_t last = -1;                 // of a prompt that is only scored: its last token, no longer in `prompt`; -1: none
+  AdapterUse adapter = {};
+  int64_t virtual_tokens() const { return adapter.get() != nullptr ? adapter.get()->virtual_tokens : 0; }
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
   std::vector<std::pair<int32_t, std::string>> stop_tokens = {};  // of end_ids: special tokens that are stop strings
   bool computes = true;                                           // false: its texts end as they begin

@@ -16,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "infer/cache_group.h"
+#include "passes/serving_adapters.h"
 
 namespace octet {
 
@@ -35,6 +37,10 @@ struct StepInput {
   std::vector<int32_t> logit_rows;  // [R] token rows whose next token will be sampled
   std::vector<Group> groups;
   bool decode_only = false;  // every sequence has one token
+  // Of steps with adapters: of every sequence class * slots + slot of its own, ascending, -1 of none; and of tokens
+  // that are virtual which row of the adapter's they are, -1 of others.
+  std::vector<int32_t> adapters = {};      // [S] or empty
+  std::vector<int32_t> virtual_rows = {};  // [T] or empty
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(kv_lengths.size()); }
@@ -72,6 +78,14 @@ struct RunnerLimits {
   int64_t entries = 0, masks = 0;  // maximum per sampling step
   std::vector<CacheGroup> groups;
   int64_t kv_bytes = 0;
+  AdapterTables adapters = {};
+};
+
+// Bytes that go into a state.
+struct StatePart {
+  const std::string* state = nullptr;
+  int64_t offset = 0;
+  std::span<const std::byte> bytes;
 };
 
 class Runner {
@@ -85,6 +99,10 @@ class Runner {
   virtual void sample(const SampleInput& input) = 0;
   // Results of the last sample(). Throws octet::Error if the device failed; the runner is unusable afterwards.
   virtual SampleOutput wait() = 0;
+  // What an adapter's slot holds, for the forwards that follow; the bytes may be reused when it returns.
+  virtual void write_states(std::span<const StatePart>) {
+    fail(ErrorCode::kUnsupported, "this runner has no tables of adapters");
+  }
   // Tokens of the bucket that runs this step, padding included: for statistics.
   virtual int64_t padded_tokens(const StepInput& input) const = 0;
   virtual void check_alive() const {

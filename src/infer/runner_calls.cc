@@ -16,7 +16,7 @@ void visit_forward(Io& io, Input& input) {
   io.list(input.ids), io.list(input.positions), io.list(input.from), io.list(input.segments);
   io.list(input.kv_lengths), io.list(input.logit_rows);
   io.structs(input.groups, [&](auto& group) { io.list(group.slots), io.list(group.table); });
-  io.value(input.decode_only);
+  io.value(input.decode_only), io.list(input.adapters), io.list(input.virtual_rows);
 }
 
 template <typename Io, typename Input>

@@ -35,7 +35,9 @@ std::vector<CallBytes> some_calls() {
                        .kv_lengths = {2, 6},
                        .logit_rows = {1, 2},
                        .groups = {{{4, 5, 6}, {1, -1}}, {{7, -1, 8}, {2, 3}}},
-                       .decode_only = true};
+                       .decode_only = true,
+                       .adapters = {-1, 3},
+                       .virtual_rows = {-1, 5, -1}};
   const SampleInput sample{.params = {1, 0.5f, 0},
                            .top_k = {3},
                            .seeds = {int64_t{1} << 40, 1, 2},

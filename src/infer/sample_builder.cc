@@ -78,7 +78,8 @@ void SampleBuilder::add_entries(std::span<const Row> rows, size_t row) {
   if (!sequence.counts) {
     const Request& request = *sequence.request;
     sequence.counts.emplace(request.asked.sampling, request.asked.min_tokens, request.end_ids);
-    sequence.counts->add_prompt(scheduler_.tokens(sequence.id));  // its first sample: nothing is generated yet
+    // Its first sample: nothing is generated yet.
+    sequence.counts->add_prompt(scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(request.virtual_tokens())));
   }
   const auto ahead = static_cast<size_t>(rows[row].ahead);
   for (size_t i = ahead; i > 0; --i) sequence.counts->add_output(rows[row - i].draft);
@@ -90,7 +91,9 @@ void SampleBuilder::add_entries(std::span<const Row> rows, size_t row) {
 // first row's failure is the text's.
 void SampleBuilder::make_masks(Masks& masks, std::span<Row> rows) {
   const RequestText& sequence = *rows[masks.row].sequence;
-  const auto known = scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(sequence.request->prompt_tokens));
+  const Request& request = *sequence.request;
+  const auto known =
+      scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(request.virtual_tokens() + request.prompt_tokens));
   std::vector<int32_t> ahead;
   if (masks.count > 1) ahead.assign(known.begin(), known.end());
   size_t done = 0;

@@ -8,7 +8,8 @@
 
 namespace octet {
 
-Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks) : options_(options), blocks_(blocks) {
+Scheduler::Scheduler(SchedulerOptions options, BlockManager& blocks, AdapterSlots* adapters)
+    : options_(options), blocks_(blocks), adapters_(adapters) {
   if (options_.max_logit_rows == 0) options_.max_logit_rows = options_.max_sequences;
   check(options_.context_length >= 2, ErrorCode::kInvalidArgument, "scheduler: context_length is {} (want >= 2)",
         options_.context_length);
@@ -197,10 +198,12 @@ size_t Scheduler::position_of(int32_t record) const {
 void Scheduler::insert_running(int32_t record) {
   at(record).state = State::kRunning;
   running_.insert(running_.begin() + static_cast<int64_t>(position_of(record)), record);
+  if (adapters_ != nullptr && at(record).params.adapter != 0) adapters_->add_running(at(record).params.adapter, 1);
 }
 
 void Scheduler::erase_running(int32_t record) {
   running_.erase(running_.begin() + static_cast<int64_t>(position_of(record)));
+  if (adapters_ != nullptr && at(record).params.adapter != 0) adapters_->add_running(at(record).params.adapter, -1);
 }
 
 // --- ends

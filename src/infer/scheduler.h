@@ -46,6 +46,7 @@
 #include <utility>
 #include <vector>
 
+#include "infer/adapter_slots.h"
 #include "infer/block_manager.h"
 #include "octet/engine.h"
 
@@ -81,6 +82,7 @@ struct SequenceParams {
   int32_t priority = 0;                                       // higher goes first
   double deadline = std::numeric_limits<double>::infinity();  // on the clock passed to schedule()
   uint64_t adapter = 0, salt = 0;                             // KV blocks are shared only where both are equal
+  int64_t adapter_class = 0;                                  // of an adapter: whose slots it takes
   // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
   bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
@@ -113,18 +115,21 @@ struct ScheduledSequence {
   std::span<const int32_t> ids =
       {};  // [count]; empty: the one id is on the device, sampled by the last step of this slot
   std::array<int64_t, kMaxCacheGroups> changed = {};  // first table entry that differs from this slot's last plan
+  uint64_t adapter = 0;                               // of its parameters,
+  int32_t adapter_slot = -1;                          // and where that lies in this step
 };
 
 // Read the tables and ids it refers to before the next call that may end a sequence: cancel(), commit(), schedule(),
 // fail_running().
 struct StepPlan {
-  int64_t step = 0;                          // 1, 2, ...
-  std::vector<ScheduledSequence> sequences;  // single tokens (decodes) first, then longer chunks
-  int64_t decodes = 0;                       // number of single tokens
-  int64_t tokens = 0;                        // sum of counts
-  int64_t logit_rows = 0;                    // of sampling sequences: one each, and one a draft
-  std::vector<BlockCopy> copies;             // to run before the first kernel
-  std::vector<SequenceId> preempted;         // now waiting; their slots are free
+  int64_t step = 0;  // 1, 2, ...
+  // Single tokens (decodes) first, then longer chunks; with adapters by their slots, those without first.
+  std::vector<ScheduledSequence> sequences;
+  int64_t decodes = 0;                // number of single tokens
+  int64_t tokens = 0;                 // sum of counts
+  int64_t logit_rows = 0;             // of sampling sequences: one each, and one a draft
+  std::vector<BlockCopy> copies;      // to run before the first kernel
+  std::vector<SequenceId> preempted;  // now waiting; their slots are free
   bool empty() const { return sequences.empty(); }
 };
 
@@ -153,8 +158,8 @@ class Scheduler {
  public:
   static constexpr int64_t kMaxInFlight = 3;  // steps planned and not yet committed
 
-  // `blocks` outlives the scheduler, which alone changes it.
-  Scheduler(SchedulerOptions options, BlockManager& blocks);
+  // `blocks` and `adapters` outlive the scheduler, which alone changes them. Null: no sequence has an adapter.
+  Scheduler(SchedulerOptions options, BlockManager& blocks, AdapterSlots* adapters = nullptr);
 
   Submitted submit(SequenceParams params, double now);
   // False if the sequence is unknown or has ended. Its blocks are freed when the steps in flight are done.
@@ -279,9 +284,11 @@ class Scheduler {
   void plan_tokens(int32_t record, int64_t count, PlannedStep& planned, int64_t drafts = 0);
   void plan_sample(SequenceRecord& s, int64_t drafts, PlannedStep& planned);
   void preempt(int32_t record, PlannedStep& planned);
+  void sort_by_adapter(PlannedStep& planned) const;
 
   SchedulerOptions options_;
   BlockManager& blocks_;
+  AdapterSlots* adapters_;
   SchedulerStats stats_;
   std::vector<SequenceRecord> records_;
   std::vector<int32_t> free_records_;

@@ -1,5 +1,6 @@
 // Contents of a step: decodes of running sequences, prefill chunks, admissions, preemptions.
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "infer/scheduler.h"
@@ -86,6 +87,7 @@ const StepPlan& Scheduler::schedule(double now) {
   plan.decodes = static_cast<int64_t>(plan.sequences.size());
   plan.sequences.insert(plan.sequences.end(), planned.chunks.begin(), planned.chunks.end());
   planned.records.insert(planned.records.end(), planned.chunk_records.begin(), planned.chunk_records.end());
+  if (adapters_ != nullptr) sort_by_adapter(planned);
   if (!plan.empty()) {
     planned_step_ = plan.step;
     ++stats_.steps;
@@ -93,6 +95,21 @@ const StepPlan& Scheduler::schedule(double now) {
   }
   stats_.running = static_cast<int64_t>(running_.size());
   return plan;
+}
+
+// Beams of a search, which have one adapter, stay together.
+void Scheduler::sort_by_adapter(PlannedStep& planned) const {
+  std::vector<ScheduledSequence>& entries = planned.plan.sequences;
+  const auto earlier = [&](size_t a, size_t b) { return entries[a].adapter_slot < entries[b].adapter_slot; };
+  std::vector<size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (std::ranges::is_sorted(order, earlier)) return;
+  std::ranges::stable_sort(order, earlier);
+  std::vector<ScheduledSequence> sorted;
+  std::vector<int32_t> records;
+  for (const size_t i : order) sorted.push_back(entries[i]), records.push_back(planned.records[i]);
+  entries.swap(sorted);
+  planned.records.swap(records);
 }
 
 // In scheduling order, so that no sequence takes a block that an earlier one needs; decodes reserve their share of the
@@ -204,6 +221,10 @@ void Scheduler::plan_tokens(int32_t record, int64_t count, PlannedStep& planned,
   else if (s.computed < static_cast<int64_t>(s.tokens.size()))
     entry.ids = std::span(s.tokens).subspan(static_cast<size_t>(s.computed), static_cast<size_t>(count));
   for (int g = 0; g < blocks_.groups(); ++g) entry.changed[static_cast<size_t>(g)] = blocks_.take_changed(s.table, g);
+  if (adapters_ != nullptr && s.params.adapter != 0) {
+    entry.adapter = s.params.adapter;
+    entry.adapter_slot = adapters_->slot(s.params.adapter);
+  }
   if (s.params.score_from > 0) plan_scores(s, entry, planned);
   (count == 1 ? plan.sequences : planned.chunks).push_back(entry);
   (count == 1 ? planned.records : planned.chunk_records).push_back(record);
@@ -255,6 +276,9 @@ void Scheduler::admit(PlannedStep& planned) {
 bool Scheduler::try_admit(int32_t record, PlannedStep& planned) {
   SequenceRecord& s = at(record);
   if (s.sampled > s.delivered() || s.siblings.size() + 1 > free_slots_.size()) return false;
+  if (adapters_ != nullptr && s.params.adapter != 0 &&
+      !adapters_->make_resident(s.params.adapter, s.params.adapter_class))
+    return false;
   if (options_.policy == SchedulingPolicy::kNeverEvict) {
     if (!reserve(s)) return false;
     open_table(s);

@@ -1,6 +1,9 @@
 #include "infer/serving_program.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/integers.h"
@@ -34,6 +37,7 @@ class ProgramBuilder {
     set_limits();
     base_ = logits_graph(1, 1);
     find_groups();
+    set_adapters();
   }
 
   ServingProgram run() {
@@ -105,6 +109,40 @@ class ProgramBuilder {
     check(!groups_.empty(), ErrorCode::kUnsupported, "serving: the model has no attention");
   }
 
+  void set_adapters() {
+    AdapterTables& tables = out_.limits.adapters;
+    tables = options_.adapters;
+    if (tables.empty()) return;
+    tables.dtype = options_.recipe.compute;
+    tables.hidden = model_.hidden;
+    if (!tables.ranks.empty()) tables.linears = adapted_linears(base_, options_.adapter_targets);
+    for (const std::string& target : options_.adapter_targets)
+      check(!adapted_linears(base_, {target}).empty(), ErrorCode::kInvalidArgument,
+            "adapter_targets: no linear of the model is called {} (want some of {})", target,
+            fmt::join(linears(), ", "));
+  }
+
+  // Names of the linears in a layer.
+  std::set<std::string> linears() const {
+    std::set<std::string> names;
+    for (const AdaptedLinears& group : adapted_linears(base_))
+      for (const std::string& param : group.params) names.insert(adapter_target(param));
+    return names;
+  }
+
+  // The least that a step's adapters may need first. Virtual tokens are prompts'.
+  std::vector<AdapterVariant> adapter_variants(bool decode) const {
+    const AdapterTables& tables = out_.limits.adapters;
+    std::vector<AdapterVariant> variants = {{}};
+    if (tables.empty()) return variants;
+    AdapterVariant all{.dora = tables.dora, .virtual_tokens = tables.virtual_tokens > 0 && !decode};
+    for (size_t c = 0; c < tables.ranks.size(); ++c) all.classes.push_back(c);
+    if (all.classes.size() > 1 || (all.virtual_tokens && !all.classes.empty()))
+      for (const size_t c : all.classes) variants.push_back({.classes = {c}, .dora = tables.dora});
+    if (!all.empty()) variants.push_back(std::move(all));
+    return variants;
+  }
+
   void add_forward(Program& program, std::vector<ForwardBucket>& buckets, const std::string& name, int64_t tokens,
                    int64_t sequences, int64_t max_query_len) const {
     KvCacheOptions cache{.blocks = std::vector<int64_t>(groups_.size(), 1),
@@ -114,8 +152,21 @@ class ProgramBuilder {
                          .cache_dtype = options_.cache_dtype,
                          .max_query_len = max_query_len,
                          .scales = options_.cache_scales};
-    program.add_graph(forward_graph(program, name, logits_graph(tokens, sequences), cache, states_));
-    buckets.push_back({tokens, sequences, name});
+    const Graph logits = logits_graph(tokens, sequences);
+    for (const AdapterVariant& variant : adapter_variants(/*decode=*/max_query_len == 1)) {
+      ForwardBucket bucket{tokens, sequences, name};
+      for (const size_t c : variant.classes) {
+        bucket.adapters |= uint64_t{1} << c;
+        bucket.graph += fmt::format(".r{}", out_.limits.adapters.ranks[c]);
+      }
+      if (variant.virtual_tokens) {
+        bucket.adapters |= uint64_t{1} << out_.limits.adapters.ranks.size();
+        bucket.graph += ".virtual";
+      }
+      const Graph own = variant.empty() ? logits : add_adapters(program, logits, out_.limits.adapters, variant);
+      program.add_graph(forward_graph(program, bucket.graph, own, cache, states_));
+      buckets.push_back(std::move(bucket));
+    }
   }
 
   void add_forward_graphs(Program& program) {

@@ -2,7 +2,8 @@
 // copies; and how many cache blocks the memory allows.
 //
 // A step runs the smallest bucket that holds it, padded with tokens that belong to no sequence and are not stored.
-// Decode buckets have as many sequences as tokens; mixed buckets have max_sequences.
+// Decode buckets have as many sequences as tokens; mixed buckets have max_sequences. With adapters a bucket has several
+// graphs: one without any, one for each class of ranks and one for all of them.
 #pragma once
 
 #include <optional>
@@ -22,9 +23,11 @@ struct ServingOptions {
   Target target = {};
   Recipe recipe = {};
   DType cache_dtype = DType::kF32;
-  bool cache_scales = false;  // FP8 cache: scales are loaded with the weights
-  int64_t max_entries = 0;    // of adjust_logits in a step; 0 = 65536, or what one sequence may need if that is more
-  bool warm_up = true;        // run every graph before the first request (GPUs only)
+  bool cache_scales = false;    // FP8 cache: scales are loaded with the weights
+  int64_t max_entries = 0;      // of adjust_logits in a step; 0 = 65536, or what one sequence may need if that is more
+  bool warm_up = true;          // run every graph before the first request (GPUs only)
+  AdapterTables adapters = {};  // empty: none; its linears and types are found out below
+  std::vector<std::string> adapter_targets = {};  // of adapted_linears()
 
   // Tokens of a text that a step verifies beside its next one; 0: no speculation.
   int64_t draft_tokens() const { return engine.draft.empty() ? 0 : engine.draft_tokens; }
@@ -33,6 +36,7 @@ struct ServingOptions {
 struct ForwardBucket {
   int64_t tokens = 0, sequences = 0;
   std::string graph;
+  uint64_t adapters = 0;  // bit c: class c of AdapterTables::classes(). 0: a graph without
 };
 
 struct SampleBucket {

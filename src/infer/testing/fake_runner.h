@@ -93,6 +93,8 @@ class FakeRunner : public Runner {
     }
   }
 
+  void write_states(std::span<const StatePart>) override {}
+
   void forward(const StepInput& input) override {
     if (++forwards_ == 1 && options_.start.valid()) options_.start.wait();
     if (forwards_ == options_.fail_step) fail(ErrorCode::kInternal, "device lost in forward {}", forwards_);

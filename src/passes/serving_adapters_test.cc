@@ -1,0 +1,78 @@
+// What the graphs of a batch with adapters have beside the model's.
+#include "passes/serving_adapters.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ir/builder.h"
+#include "ir/verify.h"
+
+namespace octet {
+namespace {
+
+// q and v read one x, o what they make; a head.
+Graph small_graph() {
+  Graph graph("logits");
+  Builder b(graph);
+  const Value ids = b.token_ids(6), table = b.param("embed.weight", {10, 16}), x = b.embedding(ids, table);
+  auto layer = b.layer(0);
+  auto scope = b.scope("attn");
+  const Value q = b.linear(x, "q", 16, {.bias = true}), v = b.linear(x, "v", 16);
+  b.output("logits", b.head(b.linear(b.add(q, v), "o", 16), table, "head"));
+  return graph;
+}
+
+int64_t count(const Graph& graph, Op op) { return std::ranges::count(graph.nodes(), op, &Node::op); }
+
+AdapterTables tables_of(const Graph& graph, const std::vector<std::string>& targets = {}) {
+  return {.slots = 3, .ranks = {8, 16}, .hidden = 16, .linears = adapted_linears(graph, targets)};
+}
+
+TEST(ServingAdapters, LinearsThatReadOneXAreAGroup) {
+  const Graph graph = small_graph();
+  const auto linears = adapted_linears(graph);
+  ASSERT_EQ(linears.size(), 2u);
+  EXPECT_EQ(linears[0].name, "layers.0.attn.q");
+  EXPECT_EQ(linears[0].params, (std::vector<std::string>{"layers.0.attn.q.weight", "layers.0.attn.v.weight"}));
+  EXPECT_EQ(linears[1].params, (std::vector<std::string>{"layers.0.attn.o.weight"}));
+  EXPECT_EQ(adapted_linears(graph, {"attn.v", "o"}).size(), 2u);
+  EXPECT_TRUE(adapted_linears(graph, {"attn"}).size() == 2u && adapted_linears(graph, {"at", "q.weigh"}).empty());
+  EXPECT_EQ(adapter_target("layers.0.attn.q.weight"), "attn.q");
+}
+
+TEST(ServingAdapters, AIsMultipliedOnceForLinearsOfOneX) {
+  Program program;
+  const Graph graph = small_graph();
+  const Graph adapted = add_adapters(program, graph, tables_of(graph), {.classes = {1}});
+  verify(adapted);
+  EXPECT_EQ(count(adapted, Op::kGroupedMatmul), 2 + 3);
+  EXPECT_EQ(count(adapted, Op::kMatmul), count(graph, Op::kMatmul));
+  EXPECT_EQ(program.find_state("adapters.layers.0.attn.q.lora_a.16")->type.shape, (Shape{5 * 2 * 16, 16}));
+  EXPECT_EQ(program.find_state("adapters.layers.0.attn.v.weight.lora_b.16")->type.shape, (Shape{5 * 16, 16}));
+  EXPECT_EQ(program.find_state("adapters.layers.0.attn.q.lora_a.8"), nullptr);
+  EXPECT_FALSE(adapted.find_leaf(Op::kInput, "lora_offsets.8").exists());
+  const Value offsets = adapted.find_leaf(Op::kInput, "lora_offsets.16");
+  EXPECT_EQ(adapted.shape(offsets), (Shape{6}));
+}
+
+TEST(ServingAdapters, VariantsHaveWhatTheyNeed) {
+  const Graph graph = small_graph();
+  AdapterTables tables = tables_of(graph, {"attn.o"});
+  tables.dora = true, tables.virtual_tokens = 4;
+  Program program;
+  const Graph all = add_adapters(program, graph, tables, {.classes = {0, 1}, .dora = true, .virtual_tokens = true});
+  verify(all);
+  EXPECT_EQ(count(all, Op::kGroupedMatmul), 4);
+  EXPECT_EQ(count(all, Op::kSelectRows), 2);
+  EXPECT_EQ(count(all, Op::kScatterRows), 1);
+  EXPECT_EQ(program.find_state(kVirtualTokensState)->type.shape, (Shape{3 * 4, 16}));
+  EXPECT_EQ(program.find_state("adapters.layers.0.attn.o.weight.gain")->type.shape, (Shape{3 * 3 + 1, 16}));
+  Program other;
+  const Graph prompts = add_adapters(other, graph, tables, {.virtual_tokens = true});
+  EXPECT_EQ(count(prompts, Op::kGroupedMatmul), 0);
+  EXPECT_EQ(count(prompts, Op::kScatterRows), 1);
+}
+
+}  // namespace
+}  // namespace octet
