@@ -150,6 +150,7 @@ class Drive {
       request.n = texts_;
       request.beams = options_.beams;
       request.timeout_seconds = options_.timeout_seconds;
+      if (!options_.adapters.empty()) request.adapter = options_.adapters[i % options_.adapters.size()];
       result_.records[i].submitted = now();
       open_.push_back({i, engine_.submit(std::move(request)), texts_});
     }

@@ -26,10 +26,11 @@ struct DriveOptions {
       0;              // > 0: number of requests in flight, the next is submitted when one ends; 0: by arrival time
   uint64_t seed = 1;  // of prompt tokens and sampling
   SamplingOptions sampling = {.temperature = 0};
-  int64_t samples = 1;          // texts of a request, whose tokens count together; more than one only in flight
-  int64_t beams = 0;            // > 0: they are the texts of a beam search of this width instead
-  double timeout_seconds = 0;   // per request; 0 = none
-  std::string pci_bus_id = "";  // GPU whose energy is measured; "" = none
+  int64_t samples = 1;  // texts of a request, whose tokens count together; more than one only in flight
+  int64_t beams = 0;    // > 0: they are the texts of a beam search of this width instead
+  std::vector<std::string> adapters = {};  // of requests in turn; empty: none
+  double timeout_seconds = 0;              // per request; 0 = none
+  std::string pci_bus_id = "";             // GPU whose energy is measured; "" = none
 };
 
 struct RequestRecord {  // times in seconds since the start; negative: did not happen

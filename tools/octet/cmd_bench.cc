@@ -103,6 +103,7 @@ void run(Kind kind, Options& o) {
   Workload workload = make_workload(kind, o);
   o.model = resolve_models(o.model, o.engine);
   o.engine.needs_tokenizer = false;  // requests give ids
+  for (const auto& [name, folder] : o.engine.adapters) o.drive.adapters.push_back(name);
   o.engine.planned = [&](const EnginePlan& plan) {
     drop_long_requests(workload, plan.context);
     o.drive.kv_tokens = plan.kv_tokens;
@@ -128,20 +129,21 @@ void run(Kind kind, Options& o) {
                               .inter_token = o.objectives.inter_token / 1e3};
   const LoadSummary summary = summarize(result, objectives, o.price);
   const EngineStats stats = engine->stats();
-  const Facts facts = {{"model", o.model},
-                       {"workload", workload.name},
-                       {"prompt tokens", std::to_string(workload.prompt_tokens())},
-                       {"output tokens", std::to_string(workload.output_tokens())},
-                       {"device", engine->options().device},
-                       {"recipe", engine->options().recipe},
-                       {"KV cache", engine->options().kv_cache},
-                       {"KV cache bytes", std::to_string(stats.kv_bytes)},
-                       {"ranks", std::to_string(o.engine.tensor)},
-                       {"max sequences", std::to_string(o.engine.max_sequences)},
-                       {"max tokens per step", std::to_string(o.engine.max_step_tokens)},
-                       {"draft", o.engine.draft.empty() ? "none" : o.engine.draft},
-                       {"texts of a request", o.drive.beams > 0 ? fmt::format("{} by beam search", o.drive.beams)
-                                                                : std::to_string(o.drive.samples)}};
+  Facts facts = {{"model", o.model},
+                 {"workload", workload.name},
+                 {"prompt tokens", std::to_string(workload.prompt_tokens())},
+                 {"output tokens", std::to_string(workload.output_tokens())},
+                 {"device", engine->options().device},
+                 {"recipe", engine->options().recipe},
+                 {"KV cache", engine->options().kv_cache},
+                 {"KV cache bytes", std::to_string(stats.kv_bytes)},
+                 {"ranks", std::to_string(o.engine.tensor)},
+                 {"max sequences", std::to_string(o.engine.max_sequences)},
+                 {"max tokens per step", std::to_string(o.engine.max_step_tokens)},
+                 {"draft", o.engine.draft.empty() ? "none" : o.engine.draft},
+                 {"texts of a request", o.drive.beams > 0 ? fmt::format("{} by beam search", o.drive.beams)
+                                                          : std::to_string(o.drive.samples)}};
+  if (!o.engine.adapters.empty()) facts.emplace_back("adapters", std::to_string(o.engine.adapters.size()));
   for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
   fmt::print("{}", to_text(summary));
   if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
@@ -179,6 +181,7 @@ void add_shared(CLI::App& command, Options& o) {
   add_options(command, engine,
               {"context", "max_sequences", "max_step_tokens", "kv_cache_bytes", "prefix_cache", "draft", "draft_tokens",
                "draft_memory"});
+  add_adapter_option(command, o.engine, "Requests have them in turn.");
   command.add_flag("!--draft-fixed", o.engine.draft_adaptive,
                    "always as many drafts as there are, whether they pay or not");
   add_options(command, engine, {"accept_simulated"});

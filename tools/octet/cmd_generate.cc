@@ -1,5 +1,7 @@
 // octet generate: streams text from a model folder, a checkpoint or a llama2.c file to the terminal. All prompts are in
 // flight together; output is printed in prompt order.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
@@ -24,9 +26,16 @@
 namespace octet {
 namespace {
 
+struct Prompt {
+  std::string text;                         // as it is printed
+  std::vector<int32_t> ids = {};            // instead of it
+  std::optional<std::string> adapter = {};  // "": none; nullopt: as the command says
+};
+
 struct Options {
   std::string model, prompt_file, prompts_file;
-  std::vector<std::string> prompts, ids, logit_bias;
+  std::vector<std::string> texts, ids, logit_bias;
+  std::vector<Prompt> prompts;
   EngineOptions engine = {.max_sequences = 0};
   GenerationRequest request;
   int64_t count = 1;
@@ -63,8 +72,25 @@ std::string read_input(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// JSON lines with a "prompt" each, or one prompt per line.
-void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
+// {"prompt" or "prompt_ids", "adapter"?}
+Prompt read_prompt(const std::string& line, const std::string& where) {
+  const nlohmann::json json = parse_json(line, where);
+  Prompt prompt;
+  if (json.contains("prompt_ids")) {
+    check(!json.contains("prompt"), ErrorCode::kInvalidArgument, "{}: both prompt and prompt_ids (want one)", where);
+    prompt.ids = json_get<std::vector<int32_t>>(json, "prompt_ids", where);
+    check(!prompt.ids.empty(), ErrorCode::kInvalidArgument, "{}: prompt_ids is empty (want at least one id)", where);
+    prompt.text = fmt::format("{}", fmt::join(prompt.ids, ","));
+  } else {
+    prompt.text = json_get<std::string>(json, "prompt", where);
+  }
+  if (json.contains("adapter"))
+    prompt.adapter = json["adapter"].is_null() ? "" : json_get<std::string>(json, "adapter", where);
+  return prompt;
+}
+
+// JSON lines with a "prompt" or "prompt_ids" each, or one prompt per line.
+void read_prompts(const std::string& path, std::vector<Prompt>& prompts) {
   std::istringstream lines(read_input(path));
   std::optional<bool> json;
   if (path.ends_with(".jsonl")) json = true;
@@ -73,8 +99,10 @@ void read_prompts(const std::string& path, std::vector<std::string>& prompts) {
     if (text.ends_with('\r')) text.pop_back();
     const std::string where = fmt::format("{}:{}", path, line);
     if (text.empty()) continue;
-    if (!json) json = kind_of_line(text, "prompt") == LineKind::kText;
-    prompts.push_back(*json ? json_get<std::string>(parse_json(text, where), "prompt", where) : text);
+    if (!json)
+      json = kind_of_line(text, "prompt") == LineKind::kText ||
+             (text[0] == '{' && text.find("\"prompt_ids\"") != std::string::npos);
+    prompts.push_back(*json ? read_prompt(text, where) : Prompt{text});
   }
   check(!prompts.empty(), ErrorCode::kInvalidArgument, "{}: has no prompt", path);
 }
@@ -105,7 +133,7 @@ void print_json(const std::string& prompt, const Text& text) {
 
 // A failed text does not stop the others from being printed; it is counted for the exit code.
 void print_failure(const Text& text, const GenerationEvent& event, Options& options) {
-  const std::string &prompt = options.prompts[text.prompt], &error = event.error;
+  const std::string &prompt = options.prompts[text.prompt].text, &error = event.error;
   check(options.prompts.size() * static_cast<size_t>(options.count) > 1, error_code_of(event), "{}", error);
   ++options.failed;
   fmt::print(stderr, "octet: prompt {} of {}: {}\n", text.prompt + 1, options.prompts.size(), error);
@@ -152,7 +180,7 @@ bool print_beams(GenerationStream& stream, Text text, Options& options) {
     }
     text.words = event.text, text.ids = event.ids, text.logprobs = event.logprobs, text.top = event.top;
     text.finished = event.finished, text.score = event.score;
-    const std::string& prompt = options.prompts[text.prompt];
+    const std::string& prompt = options.prompts[text.prompt].text;
     if (options.json) {
       print_json(prompt, text);
       continue;
@@ -168,7 +196,7 @@ bool print_beams(GenerationStream& stream, Text text, Options& options) {
 
 // Streams a text to stdout. False when stdout is closed.
 bool print_text(GenerationStream& stream, Text text, Options& options) {
-  const std::string& prompt = options.prompts[text.prompt];
+  const std::string& prompt = options.prompts[text.prompt].text;
   bool opened = false;
   for (GenerationEvent event; stream.next(event);) {
     if (options.since_start != nullptr && !event.ids.empty())
@@ -218,10 +246,12 @@ void generate_all(Engine& engine, Options& options) {
     for (int64_t i = 0; i < (beams ? 1 : options.count); ++i) {
       GenerationRequest request = options.request;
       if (beams) request.n = options.count;
-      if (options.ids.empty())
-        request.prompt = options.prompts[p];
+      const Prompt& prompt = options.prompts[p];
+      if (prompt.ids.empty())
+        request.prompt = prompt.text;
       else
-        request.prompt_ids = parse_ids(options.ids[p]);
+        request.prompt_ids = prompt.ids;
+      request.adapter = prompt.adapter.value_or(options.request.adapter);
       request.sampling.seed += static_cast<uint64_t>(i);
       texts.emplace_back(Text{.prompt = p, .sample = i}, engine.submit(std::move(request)));
       if (texts.size() > ahead && !print_first()) return;
@@ -276,13 +306,22 @@ void run_generate(Options& options) {
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
   const StopMatcher stops_are_valid{options.request.stop};  // throws before a model is read
-  if (!options.prompt_file.empty()) options.prompts.push_back(read_input(options.prompt_file));
+  for (const std::string& text : options.texts) options.prompts.push_back({text});
+  if (!options.prompt_file.empty()) options.prompts.push_back({read_input(options.prompt_file)});
   if (!options.prompts_file.empty()) read_prompts(options.prompts_file, options.prompts);
   check(options.ids.empty() || (options.prompts.empty() && !options.interactive), ErrorCode::kInvalidArgument,
         "--ids with other prompts: give either ids or text");
-  options.prompts.insert(options.prompts.end(), options.ids.begin(), options.ids.end());
-  if (!options.ids.empty()) options.engine.needs_tokenizer = false;
+  for (const std::string& ids : options.ids) options.prompts.push_back({ids, parse_ids(ids)});
   if (options.prompts.empty()) options.prompts.emplace_back();
+  if (std::ranges::all_of(options.prompts, [](const Prompt& prompt) { return !prompt.ids.empty(); }))
+    options.engine.needs_tokenizer = false;
+  const std::map<std::string, std::string>& adapters = options.engine.adapters;
+  if (adapters.size() == 1) options.request.adapter = adapters.begin()->first;
+  for (const Prompt& prompt : options.prompts) {  // before the model is loaded
+    const std::string name = prompt.adapter.value_or("");
+    check(name.empty() || adapters.contains(name), ErrorCode::kInvalidArgument,
+          "prompt \"{}\": no adapter {} is given (want --adapter {}=DIR)", prompt.text, name, name);
+  }
   int64_t texts = options.interactive ? 1 : options.count * static_cast<int64_t>(options.prompts.size());
   texts = std::max(texts, options.request.beams * std::ssize(options.prompts));
   if (options.engine.max_sequences == 0) options.engine.max_sequences = std::min<int64_t>(texts, 64);
@@ -329,17 +368,20 @@ void add_generate_command(CLI::App& app) {
   octet generate out/run --prompt-file report.txt --draft ngram --stats
   octet generate out/run --prompt "Once upon a time" --beams 4 --count 2 --json
   octet generate path/to/model --draft path/to/smaller --draft-tokens 4 --prompt "In short,"
+  octet generate path/to/llama --adapter path/to/adapter --prompt "Dear"
+  octet generate path/to/llama --adapter sql=out/sql --adapter chat=out/chat --prompts-file requests.jsonl --json
   octet generate path/to/llama-70b --tensor 2 --recipe fp8-current --prompt "Dear"
   octet generate out/run --interactive --top-p 0.9)");
   add_model_option(*command, options->model);
   add_options(*command, engine, {"tokenizer"});
-  command->add_option("-p,--prompt", options->prompts, "text to continue (may be given several times)")
+  command->add_option("-p,--prompt", options->texts, "text to continue (may be given several times)")
       ->allow_extra_args(false);  // the next word may be the model
   command->add_option("--ids", options->ids, "token ids to continue, 1,2,3 (may be given several times)")
       ->allow_extra_args(false);
   command->add_option("--prompt-file", options->prompt_file, "read the prompt from a file");
   command->add_option("--prompts-file", options->prompts_file,
-                      "read prompts, one per line, or JSON lines with \"prompt\"");
+                      "read prompts, one per line, or JSON lines with \"prompt\" or \"prompt_ids\" and \"adapter\"");
+  add_adapter_option(*command, options->engine, "Prompts that name none have the one that is given, of several none.");
   command->add_option("-n,--max-tokens", request.max_tokens, "maximum number of tokens to generate")
       ->check(not_negative());
   command->add_option("--min-tokens", request.min_tokens, "minimum number of tokens to generate")

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
@@ -136,6 +137,30 @@ std::string resolve_models(const std::string& model, EngineOptions& engine, cons
     engine.recipe = recipe;
   engine.build = version_text("octet");
   return folder;
+}
+
+void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::string& whose) {
+  const auto add = [&engine](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const size_t equals = word.find('=');
+      const std::string folder = equals == std::string::npos ? word : word.substr(equals + 1);
+      std::string name = word.substr(0, equals);
+      if (equals == std::string::npos)
+        name = std::filesystem::path(folder + "/").lexically_normal().parent_path().filename().string();
+      check(!name.empty() && !folder.empty(), ErrorCode::kInvalidArgument, "--adapter: \"{}\" (want NAME=DIR)", word);
+      const auto [known, added] = engine.adapters.emplace(name, folder);
+      check(added, ErrorCode::kInvalidArgument,
+            "--adapter: two are called {} ({} and {}): want a name of its own for each, NAME=DIR", name, known->second,
+            folder);
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--adapter", add,
+          "NAME=DIR, an adapter (a folder of PEFT) by the name that requests give it, by default its "
+          "folder's; may be given several times. " +
+              whose)
+      ->allow_extra_args(false);
 }
 
 void add_text_options(CLI::App& command, TextOptions& text) {

@@ -26,6 +26,8 @@ void add_model_option(CLI::App& command, std::string& model);
 void add_options(CLI::App& command, SettingsTable& settings, const std::vector<std::string>& names);
 // Of every other row that is not the program's own and of whose flag the command has none; under a heading `group`.
 void add_other_options(CLI::App& command, SettingsTable& settings, const std::string& group);
+// --adapter NAME=DIR or DIR, as often as wanted. `whose`: which texts have which.
+void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::string& whose);
 // --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.
