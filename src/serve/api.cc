@@ -55,9 +55,16 @@ uint64_t random_bits() {
 }  // namespace
 
 void ApiModel::check_name(const std::string& name) const {
-  if (std::ranges::find(names, name) != names.end()) return;
-  throw ApiError(fmt::format("the model '{}' is not served here (want {})", name, fmt::join(names, ", ")), "model", 404,
+  if (std::ranges::find(names, name) != names.end() || is_adapter(name)) return;
+  std::vector<std::string> known = names;
+  for (const AdapterFacts& adapter : engine->adapters()) known.push_back(adapter.name);
+  throw ApiError(fmt::format("the model '{}' is not served here (want {})", name, fmt::join(known, ", ")), "model", 404,
                  "model_not_found");
+}
+
+bool ApiModel::is_adapter(const std::string& name) const {
+  const std::vector<AdapterFacts> adapters = engine->adapters();
+  return std::ranges::find(adapters, name, &AdapterFacts::name) != adapters.end();
 }
 
 void ApiModel::check_name(Fields& fields) const {

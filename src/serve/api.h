@@ -37,7 +37,10 @@ struct ApiModel {
   int64_t created = 0;                 // seconds since 1970
   std::string version = {};            // the server's
   ResponseStore* responses = nullptr;  // none: no response is kept
+  std::string adapter_root = {};       // whose folders requests may load adapters from; empty: they may not
 
+  // One that the engine has loaded: a name of the model with it.
+  bool is_adapter(const std::string& name) const;
   // ApiError 404 for another model's name; a request's `model` may be missing.
   void check_name(const std::string& name) const;
   void check_name(Fields& fields) const;

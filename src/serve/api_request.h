@@ -1,6 +1,7 @@
 // A request of a client as the wire forms see it, and what they make of it.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,7 +21,12 @@ struct ApiRequest {
   std::vector<std::string> parts;  // what stands for the parts in braces of the route's path
   HttpFields fields;
   std::string body;
-  std::string key;                        // name of the API key; empty: none is asked for
+  std::string key;                       // name of the API key; empty: none is asked for
+  bool admin = false;                    // of that key,
+  std::vector<std::string> models = {};  // and the models that it may name; empty: all
+  bool may_use(const std::string& name) const {
+    return models.empty() || std::ranges::find(models, name) != models.end();
+  }
   std::shared_ptr<RequestRecord> record;  // may be none
   // The body's object, its members in the client's order, in which templates print them; null where the route reads
   // none, or another form than JSON.

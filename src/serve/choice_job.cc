@@ -90,7 +90,7 @@ std::string ChoiceJob::error_events(const ApiError& error) const {
 }
 
 Json ChoiceJob::body(Json choices) const {
-  Json body = {{"id", reply_id}, {"object", object_}, {"created", created_}, {"model", model_.names[0]}};
+  Json body = {{"id", reply_id}, {"object", object_}, {"created", created_}, {"model", model_name()}};
   body["choices"] = std::move(choices);
   if (options_.stream && options_.usage) body["usage"] = nullptr;
   return body;

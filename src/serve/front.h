@@ -33,6 +33,7 @@ class Job : public std::enable_shared_from_this<Job> {
   int32_t priority = 0;                        // added to the key's
   double submitted = 0;                        // seconds, of the front's clock
   std::string reply_id;                        // of the object that answers; empty: it has none
+  std::string adapter;                         // that its prompts have; empty: none
   std::shared_ptr<RequestRecord> record = {};  // none: nobody wants it
 
  private:

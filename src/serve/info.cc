@@ -24,17 +24,30 @@ Json model_json(const std::string& name, const ApiModel& model) {
           {"max_model_len", model.engine->context()}};
 }
 
+Json adapter_json(const AdapterFacts& adapter, const ApiModel& model) {
+  Json json = model_json(adapter.name, model);
+  json["root"] = adapter.folder, json["parent"] = model.names[0];
+  return json;
+}
+
 }  // namespace
 
-std::string list_models(const ApiRequest&, const ApiModel& model) {
+std::string list_models(const ApiRequest& request, const ApiModel& model) {
   Json list = Json::array();
-  for (const std::string& name : model.names) list.push_back(model_json(name, model));
+  const auto add = [&](const std::string& name, Json json) {
+    if (request.may_use(name)) list.push_back(std::move(json));
+  };
+  for (const std::string& name : model.names) add(name, model_json(name, model));
+  for (const AdapterFacts& adapter : model.engine->adapters()) add(adapter.name, adapter_json(adapter, model));
   return dump({{"object", "list"}, {"data", list}});
 }
 
 std::string show_model(const ApiRequest& request, const ApiModel& model) {
-  model.check_name(request.parts.at(0));
-  return dump(model_json(request.parts.at(0), model));
+  const std::string& name = request.parts.at(0);
+  model.check_name(name);
+  for (const AdapterFacts& adapter : model.engine->adapters())
+    if (adapter.name == name) return dump(adapter_json(adapter, model));
+  return dump(model_json(name, model));
 }
 
 std::string server_info(const ApiRequest&, const ApiModel& model) {

@@ -60,9 +60,16 @@ std::vector<ApiKey> read_keys(const std::string& path) {
         key.limits.texts = limit();
       } else if (field == "priority") {
         key.limits.priority = json_get<int32_t>(entry, "priority", where);
+      } else if (field == "admin") {
+        key.admin = json_get<bool>(entry, "admin", where);
+      } else if (field == "models") {
+        key.models = json_get<std::vector<std::string>>(entry, "models", where);
+        check(!key.models.empty(), ErrorCode::kInvalidArgument, "{}: models is empty (leave it out for all)", where);
       } else {
         fail(ErrorCode::kInvalidArgument,
-             "{}: unknown field {} (want name, sha256, requests_per_minute, tokens_per_minute, texts or priority)",
+             "{}: unknown field {} (want name, sha256, requests_per_minute, tokens_per_minute, texts, priority, admin "
+             "or "
+             "models)",
              where, field);
       }
     }

@@ -21,6 +21,8 @@ struct ApiKey {
   std::string name;  // in logs
   std::string hash;  // SHA-256 of the key, 64 hex digits
   KeyLimits limits;
+  bool admin = false;                    // may load and unload adapters
+  std::vector<std::string> models = {};  // names of the model and of adapters that it may ask for; empty: all
 };
 
 // Of a file of lines in JSON, {"name": ..., "sha256": ..., "requests_per_minute": ...}; lines that are empty or begin

@@ -49,6 +49,10 @@ TEST_F(Keys, MistakesAreNamedWithTheirLine) {
   const KeyLimits limits = read(line(R"(, "texts": 3, "priority": -1)"))[0].limits;
   EXPECT_EQ(limits.texts, 3);
   EXPECT_EQ(limits.priority, -1);
+  const ApiKey key = read(line(R"(, "admin": true, "models": ["a", "b"])"))[0];
+  EXPECT_TRUE(key.admin);
+  EXPECT_EQ(key.models, (std::vector<std::string>{"a", "b"}));
+  EXPECT_NE(error(line(R"(, "models": [])")).find("models is empty"), std::string::npos);
   EXPECT_NE(error("").find("contains no key"), std::string::npos);
   EXPECT_NE(error("\n{").find("line 2"), std::string::npos);
   EXPECT_NE(error(line(R"(, "text": 3)")).find("unknown field text"), std::string::npos);

@@ -73,6 +73,10 @@ void check_model(const std::vector<std::string>& parts, const ApiModel& model) {
                    404);
 }
 
+const std::string& shown_name(const std::vector<std::string>& parts, const ApiModel& model) {
+  return model.is_adapter(parts[0]) ? parts[0] : model.names[0];
+}
+
 // --- requests
 
 struct RequestedOutput {
@@ -191,7 +195,7 @@ class KserveJob final : public ReplyJob {
   Json head() const {
     Json json = Json::object();
     if (!spec_.id.empty()) json["id"] = spec_.id;
-    json["model_name"] = model_.names[0], json["model_version"] = kVersion;
+    json["model_name"] = model_name(), json["model_version"] = kVersion;
     return json;
   }
   Json generated() const {
@@ -314,7 +318,7 @@ std::string show_kserve_server(const ApiRequest&, const ApiModel& model) {
 
 std::string show_kserve_model(const ApiRequest& request, const ApiModel& model) {
   check_model(request.parts, model);
-  return dump({{"name", model.names[0]},
+  return dump({{"name", shown_name(request.parts, model)},
                {"versions", Json::array({kVersion})},
                {"platform", "octet"},
                {"inputs", specs(kInputs, /*config=*/false)},
@@ -323,7 +327,7 @@ std::string show_kserve_model(const ApiRequest& request, const ApiModel& model) 
 
 std::string show_kserve_config(const ApiRequest& request, const ApiModel& model) {
   check_model(request.parts, model);
-  return dump({{"name", model.names[0]},
+  return dump({{"name", shown_name(request.parts, model)},
                {"backend", "octet"},
                {"version_policy", {{"latest", {{"num_versions", 1}}}}},
                {"max_batch_size", 0},

@@ -110,7 +110,7 @@ class Message final : public ReplyJob, private BlockWatch {
     return {{"id", id_},
             {"type", "message"},
             {"role", "assistant"},
-            {"model", model_.names[0]},
+            {"model", model_name()},
             {"content", std::move(content)},
             {"stop_reason", stop_reason()},
             {"stop_sequence", stop_sequence()},

@@ -53,6 +53,11 @@ void Metrics::total(const std::string& name, const std::string& help, std::funct
   family(name, help, "counter").series.push_back({labels, std::move(read)});
 }
 
+void Metrics::info(const std::string& name, const std::string& help, std::function<std::string()> labels,
+                   std::function<double()> read) {
+  family(name, help, "gauge").series.push_back({.read = std::move(read), .made_labels = std::move(labels)});
+}
+
 std::string Metrics::print() const {
   std::string text;
   const auto out = std::back_inserter(text);
@@ -69,6 +74,8 @@ std::string Metrics::print() const {
                          count);
         }
         fmt::format_to(out, "{}_sum {}\n{}_count {}\n", name, number(histogram->sum_.load()), name, count);
+      } else if (series.made_labels) {
+        fmt::format_to(out, "{}{{{}}} {}\n", name, series.made_labels(), number(series.read()));
       } else if (series.labels.empty()) {
         fmt::format_to(out, "{} {}\n", name, number(series.read()));
       } else {

@@ -50,6 +50,10 @@ class Metrics {
   void total(const std::string& name, const std::string& help, std::function<double()> read,
              const std::string& labels = {});
 
+  // Its labels too are made when it is printed.
+  void info(const std::string& name, const std::string& help, std::function<std::string()> labels,
+            std::function<double()> read);
+
   std::string print() const;
 
  private:
@@ -57,6 +61,7 @@ class Metrics {
     std::string labels;
     std::function<double()> read;
     const Histogram* histogram = nullptr;
+    std::function<std::string()> made_labels = {};
   };
   struct Family {
     std::string name, help, type;

@@ -34,6 +34,9 @@ class ReplyJob : public Job {
   void write(std::string_view events);  // of a stream; its head before the first ones
   void add_field(const std::string& name, const std::string& value) { reply_.add_field(name, value); }
 
+  // What the reply calls the model.
+  const std::string& model_name() const { return adapter.empty() ? model_.names[0] : adapter; }
+
   const ApiModel& model_;
   const bool stream_;
   const int64_t created_;  // seconds since 1970

@@ -174,7 +174,7 @@ class ResponseJob final : public ReplyJob, private BlockWatch {
                  {"status", status},
                  {"completed_at", nullptr},
                  {"error", nullptr},
-                 {"model", model_.names[0]},
+                 {"model", model_name()},
                  {"incomplete_details", nullptr},
                  {"output", output_},
                  {"usage", nullptr}};

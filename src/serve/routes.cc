@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "serve/adapters.h"
 #include "serve/api_request.h"
 #include "serve/chat.h"
 #include "serve/completions.h"
@@ -59,6 +60,8 @@ const std::vector<Route>& routes() {
   static const std::vector<Route> kRoutes = {
       {.method = "GET", .path = "/v1/models", .answer = list_models},
       {.method = "GET", .path = "/v1/models/{model}", .answer = show_model},
+      {.path = "/v1/load_lora_adapter", .answer = load_lora_adapter},
+      {.path = "/v1/unload_lora_adapter", .answer = unload_lora_adapter},
       {.method = "GET", .path = "/server_info", .answer = server_info},
       {.path = "/tokenize", .answer = tokenize},
       {.path = "/detokenize", .answer = detokenize},

@@ -98,17 +98,18 @@ struct Server::Impl {
     return true;
   }
 
-  std::string check_key(const HttpRequest& request) const {
+  void check_key(const HttpRequest& request, ApiRequest& asked) const {
     const auto kept = front->keys();
     const std::vector<ApiKey>& keys = *kept;
-    if (keys.empty()) return {};
+    if (keys.empty()) return;
     std::string_view given = request.field("Authorization");
     if (given.empty()) given = request.field("X-Api-Key");
     const int64_t key = find_key(keys, given);
     if (key < 0)
       throw ApiError(given.empty() ? "an API key is required: Authorization: Bearer KEY" : "unknown API key", {}, 401,
                      "invalid_api_key");
-    return keys[static_cast<size_t>(key)].name;
+    const ApiKey& own = keys[static_cast<size_t>(key)];
+    asked.key = own.name, asked.admin = own.admin, asked.models = own.models;
   }
 
   void handle(const std::shared_ptr<HttpRequest>& request, HttpReply reply) {
@@ -178,7 +179,7 @@ struct Server::Impl {
               HttpReply& reply) {
     try {
       if (asked->record) asked->record->route = route.path;
-      asked->key = check_key(*request);
+      check_key(*request, *asked);
       if (asked->record) asked->record->key = asked->key;
       if (route.prepare != nullptr)
         if (const std::optional<Refusal> full = front->full()) {  // known without reading it
@@ -220,10 +221,27 @@ struct Server::Impl {
                               model.names[0], route.path));
   }
 
+  // What the request calls the model; the model's own name where it says nothing. ApiError 403 where the key is not for
+  // that.
+  std::string model_of(const Route& route, const ApiRequest& asked) const {
+    const std::string_view path = route.path;
+    std::string name = model.names[0];
+    if (asked.json.is_object() && asked.json.contains("model") && asked.json["model"].is_string())
+      name = asked.json["model"].get<std::string>();
+    if (path.find("{model}") != std::string_view::npos) name = asked.parts.at(0);
+    const bool names = route.prepare != nullptr || name != model.names[0];
+    if (names && !asked.may_use(name))
+      throw ApiError(
+          fmt::format("this key is not for the model '{}' (it is for {})", name, fmt::join(asked.models, ", ")),
+          "model", 403, "model_not_allowed");
+    return name;
+  }
+
   // In a reader's thread.
   void serve(const Route& route, ApiRequest& asked, HttpReply& reply) {
     if (route.json && route.method == std::string_view("POST")) asked.json = parse_body(asked.body), asked.body = {};
     if (route.prepare != nullptr) check_task(route);
+    const std::string name = model_of(route, asked);
     if (route.answer != nullptr) return reply.send(200, kJson, route.answer(asked, model));
     Prepared prepared = route.prepare(asked, model, reply);
     if (asked.record) describe(route, asked, *prepared.job, *asked.record);
@@ -231,6 +249,10 @@ struct Server::Impl {
     metrics.ignored_fields(static_cast<int64_t>(prepared.unknown.size()));
     if (!prepared.unknown.empty()) reply.add_field("X-Ignored-Fields", name_ignored(prepared.unknown));
     prepared.job->key = asked.key, prepared.job->record = asked.record;
+    if (!route.encodes && model.is_adapter(name)) {
+      prepared.job->adapter = name;
+      for (GenerationRequest& prompt : prepared.job->prompts) prompt.adapter = name;
+    }
     for (GenerationRequest& prompt : prepared.job->prompts)
       if (prompt.timeout_seconds == 0) prompt.timeout_seconds = options.request_timeout;
     if (!asked.key.empty())  // what one key has in the prefix cache is none of another's

@@ -1,5 +1,7 @@
 #include "serve/server_metrics.h"
 
+#include <fmt/format.h>
+
 #include "serve/api.h"
 
 namespace octet::serve {
@@ -60,6 +62,24 @@ ServerMetrics::ServerMetrics(const std::string& prefix, Engine& engine, const st
     metrics_.gauge("draft_failed", "1: the draft model has failed, and speculation is off.",
                    stat([](const EngineStats& s) { return s.draft_failed; }));
   }
+  if (engine.options().max_adapters > 0)
+    metrics_.info(
+        "lora_requests_info",
+        "Adapters of requests that run and that wait, and how many fit the device; when this was.",
+        [&engine] {
+          std::string running, waiting;
+          const auto add = [](std::string& names, const std::string& name) {
+            names += (names.empty() ? "" : ",") + name;
+          };
+          for (const AdapterFacts& adapter : engine.adapters()) {
+            if (adapter.running > 0) add(running, adapter.name);
+            if (adapter.waiting > 0) add(waiting, adapter.name);
+          }
+          return fmt::format("{},{},{}", metric_label("max_lora", std::to_string(engine.options().max_adapters)),
+                             metric_label("running_lora_adapters", running),
+                             metric_label("waiting_lora_adapters", waiting));
+        },
+        [] { return static_cast<double>(unix_seconds()); });
   metrics_.total("access_log_dropped_total", "Lines of the access log that were dropped.",
                  [&log] { return static_cast<double>(log.dropped_lines()); });
   metrics_.total("trace_spans_dropped_total", "Spans that did not reach the collector.",

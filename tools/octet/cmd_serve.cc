@@ -28,7 +28,7 @@ namespace octet {
 namespace {
 
 struct Options {
-  std::string model, metric_names = "octet", new_key, chat_template, reply_format, otlp_endpoint;
+  std::string model, metric_names = "octet", new_key, chat_template, reply_format, otlp_endpoint, adapter_root;
   std::vector<std::string> names;
   EngineOptions engine = {.max_sequences = 256};
   serve::ServerOptions server;
@@ -122,6 +122,21 @@ void tell_start(const serve::ApiModel& model, const EnginePlan& plan, const std:
                : "unknown format, so calls stay in the content (name the format with --tool-calls)");
 }
 
+// Mistakes are told before the model loads.
+void check_adapters(Options& options) {
+  bool admin = false;
+  if (!options.server.keys.empty())
+    for (const serve::ApiKey& key : serve::read_keys(options.server.keys)) admin |= key.admin;
+  if (options.adapter_root.empty()) return;
+  check(path_exists(options.adapter_root), ErrorCode::kNotFound, "--adapter-root: {} does not exist",
+        options.adapter_root);
+  check(admin, ErrorCode::kInvalidArgument,
+        "--adapter-root requires an admin's key: --api-keys FILE with \"admin\": true in the line of a key");
+  constexpr int64_t kRoom = 8;
+  if (options.engine.max_adapters == 0)
+    options.engine.max_adapters = std::max<int64_t>(kRoom, std::ssize(options.engine.adapters));
+}
+
 void run_serve(Options& options) {
   if (!options.new_key.empty()) {
     const std::string key = serve::make_key();
@@ -132,7 +147,7 @@ void run_serve(Options& options) {
   }
   const Signals signals;
   set_thread_count(options.threads);
-  if (!options.server.keys.empty()) serve::read_keys(options.server.keys);  // mistakes are told before the model loads
+  check_adapters(options);
   check(!options.engine.random_weights || path_exists(options.model) || !options.engine.tokenizer.empty(),
         ErrorCode::kInvalidArgument, "{} is not a folder: random weights of a named model require --tokenizer FOLDER",
         options.model);
@@ -170,6 +185,10 @@ void run_serve(Options& options) {
   if (options.names.empty())
     options.names = {std::filesystem::path(folder).lexically_normal().filename().string(), options.model};
   model.engine = engine.get(), model.tokenizer = tokenizer.get(), model.names = options.names;
+  for (const std::string& name : options.names)
+    check(!options.engine.adapters.contains(name), ErrorCode::kInvalidArgument,
+          "--adapter {}: the model itself is called so (want another name, or --served-model-name)", name);
+  model.adapter_root = options.adapter_root;
   model.created = serve::unix_seconds(), model.version = version_text("octet");
   serve::read_generation_config(folder, model.sampling);
   if (engine->encoder() == nullptr) serve::read_chat(tokenizer_folder(folder), options.chat_template, model);
@@ -205,6 +224,7 @@ void add_serve_command(CLI::App& app) {
   octet serve out/run --port 8000
   curl localhost:8000/v1/models
   octet serve path/to/model --draft ngram --draft-tokens 8
+  octet serve path/to/model --adapter sql=out/sql --adapter chat=out/chat
   octet serve path/to/model --new-api-key alice 2>> keys.jsonl
   octet serve path/to/model --host 0.0.0.0 --api-keys keys.jsonl --ssl-certfile chain.pem --ssl-keyfile key.pem
 SIGTERM ends it: /readyz is 503 at once, after --drain-delay nothing new is taken, after --drain-timeout what still
@@ -213,6 +233,11 @@ the access log.)");
   add_model_option(*command, options->model);
   add_options(*command, engine, {"tokenizer", "task", "pooling"});
   command->add_option("--served-model-name", options->names, "names that requests may give (default: the folder's)");
+  add_adapter_option(*command, options->engine, "Requests name it as their model.");
+  command
+      ->add_option("--adapter-root", options->adapter_root,
+                   "a folder below which an admin's key may load adapters (/v1/load_lora_adapter)")
+      ->default_str("");
   command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
       ->default_str("");
   command->add_flag("--trust-request-chat-template", options->trust_templates,
