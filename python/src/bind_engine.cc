@@ -134,7 +134,7 @@ class Stream {
     else
       request.on_news = [bell = bell_] { bell->ring(0); };
     const nb::gil_scoped_release release;
-    running_.emplace(std::move(task), opened->engine->submit(std::move(request)));
+    running_.emplace(Running{std::move(task), opened->engine->submit(std::move(request))});
   }
   ~Stream() { cancel(); }
   Stream(const Stream&) = delete;
