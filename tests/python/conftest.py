@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import sysconfig
 
 import pytest
 
@@ -20,8 +21,8 @@ TEMPLATE = """{%- for message in messages -%}
 
 
 def program():
-    """The program beside the package, or the one of the build."""
-    return os.environ.get("OCTET_PROGRAM") or str(pathlib.Path(octet.__file__).parent / "bin" / "octet")
+    """The program of this environment, or the one of the build."""
+    return os.environ.get("OCTET_PROGRAM") or str(pathlib.Path(sysconfig.get_path("scripts")) / "octet")
 
 
 def shared(*parts):
