@@ -138,9 +138,9 @@ def without_comments(text):
 
 
 def product_sources():
-    """C++ and CUDA sources of src/, tools/ and include/, without tests, benchmarks, fuzz targets and what tests share
+    """C++ and CUDA sources of src/, tools/, include/ and python/, without tests, benchmarks, fuzz targets and what tests share
     (*_test.cc, *_bench.cc, *_fuzz.cc, testing/, *cases.*, tools/bench/)."""
-    return [path for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include")
+    return [path for path in tracked(*(f"{top}/*.{suffix}" for top in ("src", "tools", "include", "python")
                                        for suffix in ("cc", "h", "cu", "cuh", "def")))
             if not (IS_TEST.search(str(path)) or IS_SHARED_BY_TESTS.search(str(path))
                     or str(path).startswith("tools/bench/"))]
@@ -175,7 +175,7 @@ def code_lines(text):
 def count_lines():
     """Room -> lines of product_sources(), neither blank nor comment."""
     order = list(rooms())
-    counts = dict.fromkeys(order + ["tools", "include"], 0)
+    counts = dict.fromkeys(order + ["tools", "include", "python"], 0)
     for path in product_sources():
         text = str(path)
         room = room_of(text.removeprefix("src/"), order) if text.startswith("src/") else path.parts[0]
