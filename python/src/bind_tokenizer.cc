@@ -43,8 +43,7 @@ class PyTokenizer {
 
   nb::object decode(nb::object ids, bool skip_special_tokens) const {
     const std::string bytes = tokenizer_->decode(ids_of(ids, "ids"), skip_special_tokens);
-    const nb::object text =
-        nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+    nb::object text = nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
     if (!text.is_valid()) throw nb::python_error();
     return text;
   }

@@ -2,7 +2,9 @@
 
 #include <nanobind/stl/string.h>
 
-#include <numeric>
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "convert.h"
 #include "errors.h"
@@ -112,7 +114,7 @@ void read_reply(const std::vector<ReplyEvent>& events, const std::string& prefix
       case ReplyEvent::Kind::kArguments: open.arguments += event.text; break;
       case ReplyEvent::Kind::kCallEnd:
         open.id = open.id.empty() ? serve::make_id("").substr(0, 9) : serve::make_id(open.id);
-        more.calls.push_back(std::move(open));
+        more.calls.push_back(std::exchange(open, {}));
         break;
     }
   }
