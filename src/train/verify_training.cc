@@ -273,7 +273,7 @@ TrainingReport verify_training(const std::string& folder, const CompileOptions& 
 std::string relu_inputs_on_other_sides(const std::string& folder, const CompileOptions& options) {
   if (!path_exists(folder + "/expected.safetensors") || is_adapter_folder(folder)) return "";
   const auto weights = open_weights(folder);
-  const FixedBatches fixed = read_batch(folder, weights->config(), 0);
+  const FixedBatches fixed = read_batch(folder, weights->config(), {});
   Program program;
   Graph& graph =
       program.add_graph(LanguageModel(weights->config(), fixed.sequences, fixed.length).loss(GraphRole::kEval, 0));
