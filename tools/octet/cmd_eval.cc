@@ -118,8 +118,8 @@ void add_eval_command(CLI::App& app) {
   command->get_option("model")->required(false);  // --rouge has none
   command->add_option(
       "--rouge", options->rouge,
-      "no model: ROUGE of each line {target, prediction} of this file, as rouge-score's, plain and with "
-      "Porter's stems");
+      "no model: ROUGE of each JSON line with target and prediction of this file, as rouge-score's, plain "
+      "and with Porter's stems");
   command->add_option("texts", options->texts, "texts, as octet data takes them");
   command->add_option("--data", options->data,
                       "PREFIX of prepared tokens, PREFIX.bin/.idx; with --tasks the folder of built-in tasks' files");

@@ -9,8 +9,9 @@ void add_chat_data_options(CLI::App& command, ChatDataArguments& arguments) {
   command.add_option("--chat", arguments.options.chat_template,
                      "inputs are conversations, in JSON lines, and this file their chat template (Jinja); auto: the "
                      "tokenizer folder's own. Only answers are learnt");
-  command.add_flag("--print", arguments.print,
-                   "with --chat: print {\"ids\", \"mask\"} or {\"error\"} for every line instead of writing a set");
+  command.add_flag(
+      "--print", arguments.print,
+      "with --chat: print ids and mask, or the error, of every line as a JSON object instead of writing a set");
   command
       .add_option("--sequence-length", arguments.options.sequence_length,
                   "with --chat: tokens of a row, into which conversations are packed whole (data.sequence_length)")
