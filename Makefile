@@ -44,11 +44,12 @@ check:
 	@bash scripts/setup.sh check
 	@python3 scripts/check.py all
 
-# clang-tidy over all files, or for TIDY_SECONDS in an order given by the commit's hash.
+# Rooms that compile in batches; clang-tidy over all files, or for TIDY_SECONDS in an order given by the commit's hash.
 tidy:
 	@bash scripts/setup.sh tidy
 	@cmake -S . -B $(TEST_BUILD) -G Ninja -DOCTET_TESTS=ON >/dev/null
 	@ninja -C $(TEST_BUILD) octet_build_commit >/dev/null
+	@python3 scripts/batches.py $(TEST_BUILD) $(JOBS)
 	@python3 scripts/tidy.py $(TEST_BUILD) $(JOBS) $(TIDY_SECONDS)
 
 format:

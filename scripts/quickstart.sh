@@ -6,7 +6,7 @@
 # Writes out/quickstart, which is emptied first, or OUT. The number of training steps is chosen for the machine: as many as
 # fit SECONDS_TO_TRAIN with evaluations, at the speed of a few trial steps, at most the 2400 of configs/quickstart.yaml.
 # By default SECONDS_TO_TRAIN is what the build and earlier steps left of 500 seconds since STARTED (seconds since 1970;
-# default: now), between 120 and 240, so that everything takes less than 9 minutes.
+# default: now), between 120 and 240, so that everything takes about 10 minutes on two cores.
 set -euo pipefail
 octet=$1
 text=${2:-}
