@@ -4,6 +4,7 @@ of what came out: the loss of the first and the last of 20 training steps, and w
 
     benchmarks/promised_runs.py OCTET --device cuda --jobs 8 --json runs.json            # one GPU, or the CPU
     benchmarks/promised_runs.py OCTET --device cuda --mesh tensor=2,data=2 --jobs 1 --json runs.json
+    benchmarks/promised_runs.py OCTET --adapters "lora dora" --json runs.json            # on a frozen model of each family
     benchmarks/promised_runs.py --table runs.json more.json                              # rows of docs/results/data/runs.json
 
 Models of two layers, 256 wide, with 8 experts where a family has any; sequences of 128 tokens of a text of this repository.
@@ -46,10 +47,14 @@ def settings_of(family, recipe, device, mesh):
     return words + [f"parallel.{axis}" for axis in mesh.split(",") if axis]
 
 
-def train(octet, folder, family, recipe, device, mesh):
-    out = folder / f"{family}_{recipe}_{device}_{mesh.replace('=', '').replace(',', '_')}"
+def train(octet, folder, family, recipe, device, mesh, base=None, method=""):
+    out = folder / f"{family}_{recipe}_{device}_{mesh.replace('=', '').replace(',', '_')}{method}"
+    words = settings_of(family, recipe, device, mesh)
+    if base:
+        words = [word for word in words if not word.startswith("model.")]
+        words += [f"model.from={base}", f"adapter.method={method}", "adapter.targets=all-linear", "adapter.rank=8"]
     try:
-        run([octet, "train", *settings_of(family, recipe, device, mesh), f"out={out}"], folder)
+        run([octet, "train", *words, f"out={out}"], folder)
         rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
         losses = [row["loss"] for row in rows if row.get("kind") == "step"]
         if len(losses) != STEPS or not losses[-1] < losses[0]:
@@ -65,9 +70,9 @@ def outcome(error):
     return f"refused: {str(error)[20:220]}" if refused else f"failed: {str(error)[:200]}"
 
 
-def generate(octet, folder, out, recipe, device):
+def generate(octet, folder, out, recipe, device, *options):
     try:
-        text = run([octet, "generate", out, "--ids", "5,17,42,7", "--max-tokens", "24", "--ignore-eos", "--temperature", "0",
+        text = run([octet, "generate", out, *options, "--ids", "5,17,42,7", "--max-tokens", "24", "--ignore-eos", "--temperature", "0",
                     "--recipe", recipe, "--device", device, "--json"], folder)
         return "ran" if text.strip() else "no text"
     except (RuntimeError, subprocess.TimeoutExpired) as error:
@@ -83,6 +88,21 @@ def cases(octet, folder, options):
                      for served in SERVED[options.device]]
         return rows
 
+    def adapter_case(family, method):
+        base, result = train(octet, folder, family, "bf16", options.device, options.mesh)
+        rows = [(family, "train", "bf16", result)]
+        for recipe in options.recipes if base else []:
+            out, result = train(octet, folder, family, recipe, options.device, options.mesh, base, method)
+            rows.append((family, f"{method} train", recipe, result))
+            if not out or recipe not in SERVED[options.device]:
+                continue
+            rows.append((family, f"{method} merged", recipe, generate(octet, folder, out, recipe, options.device)))
+            rows.append((family, f"{method} in a batch", recipe,
+                         generate(octet, folder, base, recipe, options.device, "--adapter", f"own={out}")))
+        return rows
+
+    if options.adapters:
+        return [(adapter_case, family, method) for family in options.families for method in options.adapters]
     return [(train_case, family, recipe) for family in options.families for recipe in options.recipes]
 
 
@@ -125,6 +145,7 @@ def main():
     parser.add_argument("--mesh", default="", help="settings of parallel.*, as tensor=2,data=2")
     parser.add_argument("--families", type=str.split, default=FAMILIES, help="names with spaces between")
     parser.add_argument("--recipes", type=str.split, default=RECIPES)
+    parser.add_argument("--adapters", type=str.split, default=[], help="adapter.method in place of whole models")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quiet", action="store_true", help="print failures and the count only")
     parser.add_argument("--json", default="runs.json")

@@ -238,8 +238,8 @@ void run_chat(const CLI::App& command, Options& options) {
   Conversation conversation(model, options);
   bool failed = false;
   for (std::string line;;) {
+    g_at_prompt = terminal ? 1 : 0;  // before the prompt, behind which Ctrl-C may come at once
     if (terminal) fmt::print(stderr, "> ");
-    g_at_prompt = terminal ? 1 : 0;
     const bool read = static_cast<bool>(std::getline(std::cin, line));
     g_at_prompt = 0;
     if (!read) break;

@@ -148,7 +148,7 @@ void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::str
       if (equals == std::string::npos)
         name = std::filesystem::path(folder + "/").lexically_normal().parent_path().filename().string();
       check(!name.empty() && !folder.empty(), ErrorCode::kInvalidArgument, "--adapter: \"{}\" (want NAME=DIR)", word);
-      const auto [known, added] = engine.adapters.emplace(name, folder);
+      const auto [known, added] = engine.adapters.emplace(name, model_folder(folder));
       check(added, ErrorCode::kInvalidArgument,
             "--adapter: two are called {} ({} and {}): want a name of its own for each, NAME=DIR", name, known->second,
             folder);
@@ -157,7 +157,7 @@ void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::str
   command
       .add_option_function<std::vector<std::string>>(
           "--adapter", add,
-          "NAME=DIR, an adapter (a folder of PEFT) by the name that requests give it, by default its "
+          "NAME=DIR, an adapter (a folder of PEFT, or a run) by the name that requests give it, by default its "
           "folder's; may be given several times. " +
               whose)
       ->allow_extra_args(false);
