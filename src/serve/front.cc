@@ -235,8 +235,8 @@ void Front::end(const std::shared_ptr<Job>& job) {
   }
   const double queued = std::max(job->entered_ - job->submitted, 0.0);
   if (job->record) job->record->add(times, queued);
+  if (watch_ != nullptr) watch_->finished(times, queued, job->finished_);  // counted before its client knows
   job->on_end(times);
-  if (watch_ != nullptr) watch_->finished(times, queued, job->finished_);
 }
 
 void Front::pump() {
