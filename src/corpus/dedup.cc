@@ -81,7 +81,7 @@ class Signer {
     row[kNameEnd] = out.names.size();
     if (options_.verify > 0) {
       std::ranges::sort(shingles_);
-      out.sets.insert(out.sets.end(), shingles_.begin(), std::ranges::unique(shingles_).begin());
+      out.sets.insert(out.sets.end(), shingles_.begin(), std::unique(shingles_.begin(), shingles_.end()));
     }
     row[kSetEnd] = out.sets.size();
   }

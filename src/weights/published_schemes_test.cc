@@ -303,8 +303,8 @@ TEST(PublishedSchemes, BlocksThatTwoLinearsShareAreReadByRows) {
       const std::vector<float> values = read_floats(view);
       for (int64_t at = 0; at < 96 * 160; ++at) {
         const int64_t row = at / 160 + static_cast<int64_t>(i) * 96, k = at % 160;
-        ASSERT_EQ(values[static_cast<size_t>(at)],
-                  code_of(row * 160 + k) * static_cast<float>(1 + row / 128 * 2 + k / 128))
+        const int64_t scale = 1 + row / 128 * 2 + k / 128;
+        ASSERT_EQ(values[static_cast<size_t>(at)], code_of(row * 160 + k) * static_cast<float>(scale))
             << i << ": " << row << " " << k;
       }
     }
@@ -331,8 +331,8 @@ TEST(PublishedSchemes, ExpertsThatDoNotFillABlockAreDequantized) {
   const std::vector<float> values = read_floats(view);
   for (int64_t at = 0; at < 2 * 96 * 160; ++at) {
     const int64_t expert = at / (96 * 160), k = at % 160;
-    ASSERT_EQ(values[static_cast<size_t>(at)], code_of(at % (96 * 160)) * static_cast<float>(1 + 4 * expert + k / 128))
-        << at;
+    const int64_t scale = 1 + 4 * expert + k / 128;
+    ASSERT_EQ(values[static_cast<size_t>(at)], code_of(at % (96 * 160)) * static_cast<float>(scale)) << at;
   }
   EXPECT_FALSE(quantized.recipe().decide("layers.0.mlp.experts.gate", GemmRole::kFprop).codes);
 }
