@@ -85,7 +85,6 @@ struct SequenceParams {
   int64_t adapter_class = 0;                                  // of an adapter: whose slots it takes
   // Logits adjusted for a sequence's first token; every token adds at most one (see SampledToken), up to max_adjusted.
   int64_t adjusted = 0, max_adjusted = 0;
-  bool reuse_prefix = true;  // false: compute the whole prompt (its blocks are still published for reuse)
   // > 0: of the prompt's tokens from this one on scores are wanted, so logits of the token before each, once: each is a
   // row, and an adjusted logit, of a step. For n = 1.
   int64_t score_from = 0;

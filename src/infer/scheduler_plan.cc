@@ -354,7 +354,7 @@ void Scheduler::open_table(SequenceRecord& s) {
   int64_t most = s.siblings.empty() ? std::ssize(tokens) : s.fork_at + 1;
   if (s.params.score_from > 0 && s.scored < s.prompt_length - 1)
     most = s.scored + 1;  // rows need their tokens computed
-  s.computed = s.params.reuse_prefix ? blocks_.match(s.table, tokens.first(static_cast<size_t>(most))) : 0;
+  s.computed = blocks_.match(s.table, tokens.first(static_cast<size_t>(most)));
 }
 
 void Scheduler::start(int32_t record) {
