@@ -294,6 +294,8 @@ TEST_F(AdapterRun, RefusesWhatDoesNotFit) {
   const AdapterSettings lora = config_.adapter;
   config_.adapter.targets = {"q_prjo"};
   expect_error("adapter.targets: no module of the llama model is called q_prjo; the nearest is");
+  config_.adapter = lora, config_.adapter.ranks = {"(=8"};
+  expect_error("adapter.rank_pattern");
   config_.adapter = lora, config_.adapter.train = {"lm_heed"};
   expect_error("adapter.train: no module");
   config_.adapter = lora, config_.adapter.layers = {"2"};

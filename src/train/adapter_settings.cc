@@ -32,6 +32,7 @@ std::vector<std::pair<std::string, Number>> parse_patterns(const std::vector<std
     check(equals != std::string::npos && equals > 0, ErrorCode::kInvalidArgument, "{}: '{}' (want {})", setting, text,
           kWant);
     patterns.emplace_back(text.substr(0, equals), parse<Number>(text.substr(equals + 1), setting, text, kWant));
+    NamePattern(patterns.back().first, setting);
     check(patterns.back().second > 0, ErrorCode::kInvalidArgument, "{}: '{}' (want a number above 0)", setting, text);
   }
   return patterns;
@@ -49,12 +50,7 @@ ModuleNames module_names(const std::vector<std::string>& list, const char* setti
       check(list.size() == 1, ErrorCode::kInvalidArgument,
             "{}: '{}' is a regular expression, which stands alone, beside {} other names", setting, name,
             list.size() - 1);
-      names.expression = name;
-      try {
-        names.regex = std::regex(name);
-      } catch (const std::regex_error& error) {
-        fail(ErrorCode::kInvalidArgument, "{}: '{}' is no regular expression: {}", setting, name, error.what());
-      }
+      names.set_expression(name, setting);
     } else {
       names.names.push_back(name);
     }
@@ -191,8 +187,7 @@ void add_settings(SettingsTable& t, AdapterSettings& a) {
       "adapter.method", &a.method,
       {.meaning = "train an adapter of the model in model.from, which is frozen, instead of the model: lora (low-rank "
                   "addends of linears); dora (with trained magnitudes of their rows); prompt_tuning (vectors in front "
-                  "of every "
-                  "sequence); p_tuning (which an MLP makes)",
+                  "of every sequence); p_tuning (which an MLP makes)",
        .choices = {"none", "lora", "dora", "prompt_tuning", "p_tuning"}});
   t.add("adapter.rank", &a.rank, {.meaning = "of the low-rank addends", .min = 1, .max = 4096});
   t.add("adapter.alpha", &a.alpha, {.meaning = "an addend is multiplied by alpha / rank", .min = 0});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/tokenizer_steps.h"
 
 namespace octet {
 namespace {
@@ -137,17 +139,8 @@ struct Fields {
   }
 };
 
-std::regex compile(const std::string& expression, const std::string& what) {
-  constexpr size_t kMost = 2000;  // a deeper one would overflow the parser's stack
-  check(expression.size() <= kMost, ErrorCode::kUnsupported,
-        "{}: a regular expression of {} characters (want at most {})", what, expression.size(), kMost);
-  try {
-    return std::regex(expression);
-  } catch (const std::regex_error& error) {
-    fail(ErrorCode::kUnsupported, "{}: \"{}\" is not a regular expression that is supported: {}", what, expression,
-         error.what());
-  }
-}
+// A regular expression of names that end as `pattern` says, behind a dot.
+std::string end_of(const std::string& pattern) { return "^(?:.*\\.)?(?:" + pattern + ")$"; }
 
 ModuleNames module_names(const Fields& fields, const char* key) {
   ModuleNames names;
@@ -155,10 +148,9 @@ ModuleNames module_names(const Fields& fields, const char* key) {
     names.names = fields.texts(key);
     return names;
   }
-  names.expression = fields.text(key);
-  names.all_linear = names.expression == "all-linear";
-  if (names.all_linear) names.expression.clear();
-  if (!names.expression.empty()) names.regex = compile(names.expression, fields.where + ": " + key);
+  const std::string text = fields.text(key);
+  names.all_linear = text == "all-linear";
+  if (!names.all_linear && !text.empty()) names.set_expression(text, fields.where + ": " + key);
   return names;
 }
 
@@ -167,7 +159,7 @@ template <typename Value>
 Value by_pattern(const std::vector<std::pair<std::string, Value>>& patterns, const std::string& module,
                  Value otherwise) {
   for (const auto& [pattern, value] : patterns)
-    if (std::regex_match(module, std::regex("(.*\\.)?(" + pattern + ")"))) return value;
+    if (NamePattern(end_of(pattern), "pattern " + pattern).is_whole(module)) return value;
   return otherwise;
 }
 
@@ -204,8 +196,8 @@ void read_lora(const Fields& fields, PeftConfig& config) {
   const auto alpha = [&](const Json& value) { return fields.number("lora_alpha", value); };
   config.alpha = alpha(fields.at("lora_alpha"));
   config.alphas = fields.patterns<double>("alpha_pattern", alpha);
-  for (const auto& item : config.ranks) compile(item.first, fields.where + ": rank_pattern");
-  for (const auto& item : config.alphas) compile(item.first, fields.where + ": alpha_pattern");
+  for (const auto& item : config.ranks) NamePattern(end_of(item.first), fields.where + ": rank_pattern");
+  for (const auto& item : config.alphas) NamePattern(end_of(item.first), fields.where + ": alpha_pattern");
   if (!fields.at("lora_dropout").is_null()) config.dropout = fields.number("lora_dropout", fields.at("lora_dropout"));
   check(config.dropout >= 0 && config.dropout < 1, ErrorCode::kInvalidArgument,
         "{}: lora_dropout is {} (want 0 <= p < 1)", fields.where, config.dropout);
@@ -253,8 +245,25 @@ bool ends_as(const std::string& name, const std::string& end) {
   return name == end || (name.size() > end.size() && name.ends_with(end) && name[name.size() - end.size() - 1] == '.');
 }
 
+NamePattern::NamePattern(const std::string& pattern, const std::string& what)
+    : regex_(std::make_shared<const Regex>(pattern, false, what)) {}
+
+std::string_view NamePattern::first(const std::string& name) const {
+  RegexScratch scratch;
+  Regex::Span span;
+  if (!regex_->find(name, 0, scratch, span)) return {};
+  return std::string_view(name).substr(span.begin, span.end - span.begin);
+}
+
+bool NamePattern::is_whole(const std::string& name) const { return first(name).size() == name.size(); }
+
+void ModuleNames::set_expression(const std::string& text, const std::string& what) {
+  expression = text;
+  pattern.emplace("^(?:" + text + ")$", what);
+}
+
 bool ModuleNames::matches(const std::string& module) const {
-  if (!expression.empty()) return std::regex_match(module, regex);
+  if (pattern) return pattern->is_whole(module);
   return std::ranges::any_of(names, [&](const std::string& name) { return ends_as(module, name); });
 }
 
@@ -265,9 +274,11 @@ bool PeftConfig::is_target(const std::string& module, bool linear) const {
   const bool whole = std::ranges::find(targets.names, module) != targets.names.end();
   if (layers.empty() || whole || !targets.expression.empty()) return true;
   for (const std::string& pattern : layers_pattern.empty() ? std::vector<std::string>{"[^.]*"} : layers_pattern) {
-    std::smatch found;
-    if (std::regex_search(module, found, std::regex("^.*\\." + pattern + "\\.(\\d+)\\.")))
-      return std::ranges::find(layers, std::stoll(found[1])) != layers.end();
+    const std::string_view found = NamePattern("^.*\\." + pattern + "\\.\\d+\\.", "layers_pattern").first(module);
+    const size_t digits = found.size() < 2 ? found.npos : found.find_last_not_of("0123456789", found.size() - 2);
+    int64_t layer = -1;
+    if (digits != found.npos) std::from_chars(found.data() + digits + 1, found.data() + found.size(), layer);
+    if (!found.empty()) return std::ranges::find(layers, layer) != layers.end();
   }
   return false;
 }

@@ -4,22 +4,40 @@
 #pragma once
 
 #include <cstdint>
-#include <regex>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace octet {
 
+class Regex;
+
 enum class PeftMethod : uint8_t { kLora, kPromptTuning, kPTuning };
+
+// A regular expression of module names, with a bound on its steps. Throws kInvalidArgument naming `what` ("FILE:
+// FIELD") and the place where it does not compile.
+class NamePattern {
+ public:
+  NamePattern(const std::string& pattern, const std::string& what);
+  bool is_whole(const std::string& name) const;           // the pattern is of the whole name
+  std::string_view first(const std::string& name) const;  // the first place that matches; empty: none
+
+ private:
+  std::shared_ptr<const Regex> regex_;
+};
 
 // target_modules and exclude_modules: a regular expression of whole names, or names that are a module's or its end
 // behind a dot.
 struct ModuleNames {
   std::vector<std::string> names = {};
   std::string expression = {};
-  bool all_linear = false;  // every linear but the output head
-  std::regex regex = {};
+  bool all_linear = false;                  // every linear but the output head
+  std::optional<NamePattern> pattern = {};  // of the expression
+
+  void set_expression(const std::string& text, const std::string& what);
 
   bool empty() const { return names.empty() && expression.empty() && !all_linear; }
   bool matches(const std::string& module) const;  // but for all_linear

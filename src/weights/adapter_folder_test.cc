@@ -367,6 +367,27 @@ TEST(AdapterFolder, TargetsByExpressionByLayersAndByExclusion) {
   EXPECT_NE(made.error().find("are missing"), std::string::npos);
 }
 
+TEST(AdapterFolder, ExpressionsAreOfWholeNamesAndEnd) {
+  const NamePattern own("^(?:.*\\.)?(?:q_proj|k_proj)$", "here");
+  EXPECT_TRUE(own.is_whole("layers.0.q_proj"));
+  EXPECT_FALSE(own.is_whole("layers.0.q_proj.x"));
+  ModuleNames names;
+  names.set_expression("(?=x)[a-z](?<!y)", "here");  // Python's, and not ECMAScript's
+  EXPECT_TRUE(names.matches("x"));
+  EXPECT_FALSE(names.matches("xy"));
+  EXPECT_NE(error_of([] { NamePattern("(", "config: rank_pattern"); }).find("config: rank_pattern"), std::string::npos);
+  // Exponentially many ways to fail end in a refusal or in "no", not in a hang.
+  error_of([&] { names.set_expression("(a|aa|a*)*b", "here"), names.matches(std::string(200, 'a')); });
+  Made made;
+  made.usual();
+  made.adapter["layers_to_transform"] = {0, 1}, made.adapter["layers_pattern"] = "(";
+  EXPECT_NE(made.error().find("layers_pattern"), std::string::npos) << made.error();
+  made.adapter["layers_pattern"] = "(layers)";
+  EXPECT_EQ(made.error(), "(no error)");
+  made.adapter["target_modules"] = "(q_proj";
+  EXPECT_NE(made.error().find("target_modules"), std::string::npos) << made.error();
+}
+
 AdapterReader reader(const Adapter& adapter) {
   return [&adapter](const std::string& name) { return read_floats(*adapter.find(name)); };
 }
