@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cerrno>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/testing/full_disk.h"
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 
@@ -134,16 +134,7 @@ TEST(Clean, ShardsFullDisksAndThreadsChangeNothing) {
   EXPECT_EQ(all(options.output), expected);
   EXPECT_EQ(Clean(options).totals(), totals);
   options.output = folder.file("full");
-  int failures = 0;
-  for (int64_t room = 1000;; room += 150000) {
-    inject_write_fault(room, ENOSPC);
-    const std::string error = error_of([&] { run(options); });
-    inject_write_fault(-1, 0);
-    if (error == "(no error)") break;
-    ++failures;
-    EXPECT_NE(error.find("the disk is full"), std::string::npos) << error;
-  }
-  EXPECT_GT(failures, 2);
+  EXPECT_GT(failures_on_full_disks(1000, 150000, [&] { run(options); }), 2);
   EXPECT_EQ(all(options.output), expected);
 }
 

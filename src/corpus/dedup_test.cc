@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include <cerrno>
 #include <map>
 #include <random>
 #include <set>
@@ -12,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/testing/full_disk.h"
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 #include "corpus/min_hash.h"
@@ -246,16 +246,7 @@ TEST(Dedup, AFullDiskLosesNothing) {
   run({.inputs = inputs, .output = folder.file("whole")});
   const auto expected = contents(folder.file("whole"));
   const DedupOptions options{.inputs = inputs, .output = folder.file("out")};
-  int failures = 0;
-  for (int64_t room = 100;; room += 20000) {
-    inject_write_fault(room, ENOSPC);
-    const std::string error = error_of([&] { run(options); });
-    inject_write_fault(-1, 0);
-    if (error == "(no error)") break;
-    ++failures;
-    EXPECT_NE(error.find("the disk is full"), std::string::npos) << error;
-  }
-  EXPECT_GT(failures, 3);
+  EXPECT_GT(failures_on_full_disks(100, 20000, [&] { run(options); }), 3);
   EXPECT_EQ(contents(options.output), expected);
 }
 
