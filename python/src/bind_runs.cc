@@ -4,21 +4,17 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/threads.h"
 #include "bindings.h"
 #include "build_info.h"
 #include "convert.h"
-#include "exec/executor.h"
 #include "octet/commands.h"
-#include "passes/serving_graphs.h"
+#include "octet/evaluate.h"
 #include "process.h"
-#include "train/checkpoint.h"
 #include "train/plan_report.h"
 #include "train/stage_report.h"
 #include "train/trainer.h"
@@ -216,13 +212,6 @@ class PyRun {
   mutable bool told_ = false;
 };
 
-Target find_target(const std::string& name) {
-  if (name == "cpu") return cpu_target();
-  if (name == "h200") return h200_target();
-  check(path_exists(name), ErrorCode::kNotFound, "target {} (want cpu, h200 or a target file)", name);
-  return read_target(name);
-}
-
 nb::object plan(nb::object config, const std::string& target_name, nb::kwargs values) {
   enter();
   const RunConfig read = read_config(config, values, "octet.plan");
@@ -270,53 +259,26 @@ SettingsTable table_of(EvalOptions& o) {
   return table;
 }
 
-bool separates_documents(const std::string& checkpoint) {
-  if (!path_exists(checkpoint + "/run.json")) return false;
-  RunConfig config;
-  settings_of(config).load_yaml_text(read_run_state(checkpoint).settings, checkpoint + "/run.json");
-  return config.separate_documents;
-}
-
 PerplexityResult evaluate(const std::string& model, const std::vector<std::string>& texts, const EvalOptions& o,
                           const std::atomic<bool>& stop) {
   check(o.data.empty() != texts.empty(), ErrorCode::kInvalidArgument,
         "octet.evaluate takes either text files or data=PREFIX");
   if (o.threads > 0) set_thread_count(static_cast<int>(o.threads));
-  const std::string folder = model_folder(model);
-  const auto weights = open_weights(folder);
-  const EngineOptions& engine = o.engine;
-  const std::string vocabulary = engine.tokenizer.empty() ? folder : engine.tokenizer;
-  std::unique_ptr<Tokenizer> tokenizer;
-  try {
-    tokenizer = load_tokenizer(vocabulary);
-  } catch (const Error&) {
-    if (!texts.empty() || !engine.tokenizer.empty()) throw;  // prepared tokens need it for bits per byte only
-  }
-  const TextOptions text{.format = o.format == "text"    ? CorpusFormat::kText
-                                   : o.format == "jsonl" ? CorpusFormat::kJsonLines
-                                                         : CorpusFormat::kAuto,
-                         .json_key = o.key};
-  PerplexityOptions how{.length = o.length > 0 ? o.length : weights->config().max_positions,
-                        .stride = o.stride,
-                        .windows = o.windows,
-                        .max_tokens = o.max_tokens};
-  const EvalTokens tokens = o.data.empty() ? read_texts(texts, *tokenizer, text, o.bos, tokens_needed(how))
-                                           : open_set(o.data, *weights, vocabulary);
-  how.target = target_of(resolve_device(engine.device));
-  how.recipe = serving_recipe(*weights, how.target, engine.recipe);
-  how.tensor = engine.tensor, how.rank_timeout = engine.rank_timeout, how.build = version_text("octet");
-  how.separate_documents =
-      tokens.set && (o.separate_documents.empty() ? separates_documents(folder) : o.separate_documents == "true");
-  if (!engine.kv_cache.empty()) how.cache = parse_cache_dtype(engine.kv_cache);
-  const int64_t all = tokens.count() - 1, total = o.max_tokens > 0 ? std::min(o.max_tokens, all) : all;
-  how.windows = std::min(how.windows, (total + how.length - 1) / how.length), how.length = std::min(how.length, all);
-  const PerplexityResult result = evaluate_perplexity(
-      *weights, how, tokens, tokenizer.get(), [&](int64_t) { check(!stop, ErrorCode::kInternal, "interrupted"); });
-  check(result.rank > 0 || std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
-        "the loss over {} tokens is {}: the model overflows under this recipe (recipe=\"fp32\" tells whether its "
-        "weights are the cause)",
-        result.tokens, result.loss());
-  return result;
+  EvaluateOptions options{.model = model,
+                          .data = o.data,
+                          .engine = o.engine,
+                          .texts = texts,
+                          .length = o.length,
+                          .stride = o.stride,
+                          .windows = o.windows,
+                          .max_tokens = o.max_tokens,
+                          .bos = o.bos,
+                          .text = {.format = o.format == "text"    ? CorpusFormat::kText
+                                             : o.format == "jsonl" ? CorpusFormat::kJsonLines
+                                                                   : CorpusFormat::kAuto,
+                                   .json_key = o.key}};
+  if (!o.separate_documents.empty()) options.separate_documents = o.separate_documents == "true";
+  return evaluate_texts(options, [&](int64_t, int64_t) { check(!stop, ErrorCode::kInternal, "interrupted"); });
 }
 
 nb::object evaluate_model(nb::object model, nb::object texts, nb::kwargs values) {

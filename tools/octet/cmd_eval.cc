@@ -1,49 +1,26 @@
 // octet eval: loss, perplexity and bits per byte of a model on text or prepared tokens; tasks (eval_tasks.cc).
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "base/threads.h"
-#include "build_info.h"
 #include "numbers.h"
 #include "octet/commands.h"
 #include "octet/eval_rouge.h"
 #include "octet/eval_tasks.h"
-#include "passes/serving_graphs.h"
-#include "train/checkpoint.h"
-#include "weights/adapter_folder.h"
+#include "octet/evaluate.h"
 
 namespace octet {
 namespace {
 
-struct Options {
-  std::string model, data, rouge, json_file;
-  EngineOptions engine;
-  std::vector<std::string> texts;
-  int64_t length = 0, stride = 0, windows = 4, max_tokens = 0;
+struct Options : EvaluateOptions {
+  std::string rouge, json_file;
   int threads = 0;
   bool json = false, no_bos = false;
-  std::optional<bool> separate_documents;
-  TextOptions text;
   TaskOptions tasks;
 };
 
-// Whether the run that a checkpoint is of keeps documents apart.
-bool separates_documents(const std::string& checkpoint) {
-  if (!path_exists(checkpoint + "/run.json")) return false;
-  RunConfig config;
-  try {
-    settings_of(config).load_yaml_text(read_run_state(checkpoint).settings, checkpoint + "/run.json");
-  } catch (const Error& error) {
-    log_warning("unknown whether training separated documents: {}", error.message());
-  }
-  return config.separate_documents;
-}
-
-void run_eval(const Options& options) {
+void run_eval(Options& options) {
   if (!options.rouge.empty()) {
     check(options.model.empty() && options.data.empty(), ErrorCode::kInvalidArgument,
           "octet eval --rouge compares the texts of its file: leave the model and --data out");
@@ -51,42 +28,9 @@ void run_eval(const Options& options) {
   }
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
         "octet eval takes text files, --data PREFIX or --tasks NAME ...");
-  std::string folder = model_folder(options.model);
-  auto weights = open_weights(folder);
-  std::unique_ptr<Tokenizer> tokenizer;
-  const EngineOptions& engine = options.engine;
-  std::string tokenizer_path = engine.tokenizer.empty() ? tokenizer_folder(folder) : engine.tokenizer;
-  if (!options.texts.empty() || !engine.tokenizer.empty()) tokenizer = load_tokenizer(tokenizer_path);
-  if (!tokenizer) try {
-      tokenizer = load_tokenizer(tokenizer_path);
-    } catch (const Error&) {  // prepared tokens need it for bits per byte only
-    }
-  const int64_t length = options.length > 0 ? options.length : weights->config().max_positions;
-  const int64_t enough =
-      tokens_needed({.length = length, .windows = options.windows, .max_tokens = options.max_tokens});
-  const EvalTokens tokens = options.data.empty()
-                                ? read_texts(options.texts, *tokenizer, options.text, !options.no_bos, enough)
-                                : open_set(options.data, *weights, tokenizer_path);
-  const Target target = target_of(resolve_device(engine.device));
-  const PerplexityOptions how{
-      .recipe = serving_recipe(*weights, target, engine.recipe),
-      .target = target,
-      .tensor = engine.tensor,
-      .rank_timeout = engine.rank_timeout,
-      .build = version_text("octet"),
-      .length = length,
-      .stride = options.stride,
-      .windows = options.windows,
-      .max_tokens = options.max_tokens,
-      .separate_documents =
-          tokens.set && options.separate_documents.value_or(tokens.set->is_packed() || separates_documents(folder)),
-      .cache = engine.kv_cache.empty() ? std::optional<DType>() : parse_cache_dtype(engine.kv_cache)};
-  const PerplexityResult result = measure_perplexity("eval", *weights, how, tokens, tokenizer.get());
+  options.bos = !options.no_bos;
+  const PerplexityResult result = evaluate_texts(options, token_progress("eval"));
   if (result.rank > 0) return;
-  check(std::isfinite(result.loss()), ErrorCode::kInvalidArgument,
-        "the loss over {} tokens is {}: the model overflows under this recipe (octet eval --recipe fp32 tells whether "
-        "its weights are the cause)",
-        result.tokens, result.loss());
   if (options.json) {
     fmt::print(
         "{{\"tokens\": {}, \"bytes\": {}, \"loss\": {:.6f}, \"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}}}\n",

@@ -22,13 +22,6 @@ struct Options {
   bool json = false, list_models = false, activations = false, stages = false, saved = false, peak = false;
 };
 
-Target find_target(const std::string& name) {
-  if (name == "cpu") return cpu_target();
-  if (name == "h200") return h200_target();
-  check(path_exists(name), ErrorCode::kNotFound, "target {} (want cpu, h200 or a target file)", name);
-  return read_target(name);
-}
-
 void list_models() {
   for (const std::string& name : named_models()) {
     ModelConfig m = named_model(name);

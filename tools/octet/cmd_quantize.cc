@@ -140,13 +140,13 @@ PerplexityResult measure_on(const std::string& title, const WeightSource& weight
                             const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer) {
   const int64_t all = tokens.count() - 1, total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
   const int64_t length = std::min({options.length, weights.config().max_positions, total});
-  return measure_perplexity(title, weights,
+  return measure_perplexity(weights,
                             {.recipe = serving_recipe(weights, target, ""),
                              .target = target,
                              .length = length,
                              .windows = 1,
                              .max_tokens = options.max_tokens},
-                            tokens, tokenizer);
+                            tokens, tokenizer, token_progress(title));
 }
 
 void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after) {

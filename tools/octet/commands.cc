@@ -130,6 +130,13 @@ std::string model_folder(const std::string& path) {
   return *newest;
 }
 
+Target find_target(const std::string& name) {
+  if (name == "cpu") return cpu_target();
+  if (name == "h200") return h200_target();
+  check(path_exists(name), ErrorCode::kNotFound, "target {} (want cpu, h200 or a target file)", name);
+  return read_target(name);
+}
+
 std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe) {
   std::string folder = engine.random_weights && !path_exists(model) ? model : model_folder(model);
   if (path_exists(engine.draft)) engine.draft = model_folder(engine.draft);
@@ -191,17 +198,21 @@ EvalTokens read_texts(const std::vector<std::string>& paths, const Tokenizer& to
   return tokens;
 }
 
-PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
-                                    const EvalTokens& tokens, const Tokenizer* tokenizer) {
+PerplexityResult measure_perplexity(const WeightSource& weights, PerplexityOptions options, const EvalTokens& tokens,
+                                    const Tokenizer* tokenizer, const TokensDone& on_progress) {
   const int64_t all = tokens.count() - 1;
   const int64_t total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
   options.windows = std::min(options.windows, (total + options.length - 1) / options.length);
   options.length = std::min(options.length, all);
-  std::optional<Progress> progress;  // of the process that is told
-  return evaluate_perplexity(weights, options, tokens, tokenizer, [&](int64_t done) {
-    if (!progress) progress.emplace(ProgressOptions{.title = title, .unit = "tok", .total = total});
-    progress->update(done);
-  });
+  return evaluate_perplexity(weights, options, tokens, tokenizer, [&](int64_t done) { on_progress(done, total); });
+}
+
+TokensDone token_progress(const std::string& title) {
+  const auto bar = std::make_shared<std::optional<Progress>>();
+  return [bar, title](int64_t done, int64_t total) {
+    if (!*bar) bar->emplace(ProgressOptions{.title = title, .unit = "tok", .total = total});
+    (*bar)->update(done);
+  };
 }
 
 ErrorCode error_code_of(const GenerationEvent& event) {

@@ -46,6 +46,9 @@ void add_run_options(CLI::App& command, RunOptions& options);
 // Applies the file, then words, then flags to the struct of the table. Throws when none is given.
 void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings);
 
+// "cpu", "h200" or a target file.
+Target find_target(const std::string& name);
+
 // The newest sound checkpoint of a run folder; any other path unchanged.
 std::string model_folder(const std::string& path);
 // The same of an engine's model, or the name of one with random weights; also of its draft. `recipe`: of folders that
@@ -65,9 +68,12 @@ EvalTokens open_set(const std::string& prefix, const WeightSource& weights, cons
 EvalTokens read_texts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const TextOptions& text,
                       bool bos, int64_t most);
 
-// Runs an evaluator of these options, with a progress bar.
-PerplexityResult measure_perplexity(const std::string& title, const WeightSource& weights, PerplexityOptions options,
-                                    const EvalTokens& tokens, const Tokenizer* tokenizer);
+// Tokens done, of how many; a progress bar of the process that is told.
+using TokensDone = std::function<void(int64_t, int64_t)>;
+TokensDone token_progress(const std::string& title);
+// Runs an evaluator of these options, of windows no more and no longer than the tokens.
+PerplexityResult measure_perplexity(const WeightSource& weights, PerplexityOptions options, const EvalTokens& tokens,
+                                    const Tokenizer* tokenizer, const TokensDone& on_progress);
 // Of a text that ended with an error: kInternal where that is no fault of the request.
 ErrorCode error_code_of(const GenerationEvent& event);
 
