@@ -12,6 +12,7 @@ Models of two layers, 256 wide, with 8 experts where a family has any; sequences
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -88,10 +89,10 @@ def cases(octet, folder, options):
                      for served in SERVED[options.device]]
         return rows
 
-    def adapter_case(family, method):
+    def adapter_case(family):
         base, result = train(octet, folder, family, "bf16", options.device, options.mesh)
         rows = [(family, "train", "bf16", result)]
-        for recipe in options.recipes if base else []:
+        for method, recipe in itertools.product(options.adapters, options.recipes) if base else []:
             out, result = train(octet, folder, family, recipe, options.device, options.mesh, base, method)
             rows.append((family, f"{method} train", recipe, result))
             if not out or recipe not in SERVED[options.device]:
@@ -102,7 +103,7 @@ def cases(octet, folder, options):
         return rows
 
     if options.adapters:
-        return [(adapter_case, family, method) for family in options.families for method in options.adapters]
+        return [(adapter_case, family) for family in options.families]
     return [(train_case, family, recipe) for family in options.families for recipe in options.recipes]
 
 
