@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Union
 
 from . import _octet
 from .engine import Engine, find_model
@@ -13,7 +13,7 @@ from .errors import InvalidArgument, Unsupported
 
 # Arguments of vLLM's LLM that are known and not served, but for these values, which change nothing.
 _REFUSED: dict[str, Any] = {
-    "enforce_eager": False, "enable_lora": False, "max_loras": 1, "max_lora_rank": 16, "pipeline_parallel_size": 1,
+    "enforce_eager": False, "pipeline_parallel_size": 1,
     "data_parallel_size": 1, "swap_space": None, "cpu_offload_gb": 0, "max_logprobs": 20, "load_format": "auto",
     "tokenizer_mode": "auto", "runner": "auto", "convert": "auto", "config_format": "auto", "hf_overrides": None,
     "speculative_config": None, "compilation_config": None, "override_generation_config": None,
@@ -27,6 +27,7 @@ _SERVED = {
     "max_model_len": "context", "max_num_seqs": "max_sequences", "max_num_batched_tokens": "max_step_tokens",
     "enable_prefix_caching": "prefix_cache",
 }
+_LORA = {"enable_lora": False, "max_loras": 1, "max_lora_rank": 16}
 _READ = ("model", "skip_tokenizer_init", "trust_remote_code", "dtype", "quantization", "revision", "seed", "kv_cache_dtype")
 _RECIPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16"}
 _QUANTIZED = {"fp8": "fp8-current"}
@@ -136,6 +137,9 @@ class LoRARequest:
     lora_path: str = ""
 
 
+LoRARequests = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
+
+
 @dataclass
 class Logprob:
     logprob: float
@@ -201,11 +205,19 @@ class LLM:
 
     def __init__(self, model: str | os.PathLike[str], **given: Any) -> None:
         own = [one for one in _engine_options() if one not in _REFUSED]
-        _check_names(given, [*_SERVED, *_READ, *_REFUSED, *own], "LLM")
+        _check_names(given, [*_SERVED, *_READ, *_LORA, *_REFUSED, *own], "LLM")
         options = {_SERVED.get(name, name): value for name, value in given.items()
-                   if name not in _READ and name not in _REFUSED}
+                   if name not in _READ and name not in _LORA and name not in _REFUSED}
         for name, default in _REFUSED.items():
             _check_default("LLM", name, given.get(name), default)
+        self._lora = bool(given.get("enable_lora"))
+        if self._lora:
+            options.setdefault("max_adapters", given.get("max_loras") or _LORA["max_loras"])
+            options.setdefault("max_adapter_rank", given.get("max_lora_rank") or _LORA["max_lora_rank"])
+        else:
+            for name, default in _LORA.items():
+                if given.get(name, default) not in (default, None):
+                    raise InvalidArgument(f"LLM: {name}={given[name]!r} without enable_lora=True")
         # trust_remote_code permits what is never done: no code of a folder is run.
         options |= _recipe(given.get("dtype") or "auto", given.get("quantization"))
         if (cache := given.get("kv_cache_dtype") or "auto") != "auto":
@@ -213,6 +225,7 @@ class LLM:
         self._seed: int | None = given.get("seed")
         self._texts = not given.get("skip_tokenizer_init", False)
         self._count = 0
+        self._loaded: dict[str, LoRARequest] = {}
         self.engine = Engine(find_model(model, given.get("revision")), **options)
         self._tokenizer: _octet.Tokenizer | None = None
 
@@ -222,12 +235,12 @@ class LLM:
         return self._tokenizer
 
     def generate(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 use_tqdm: bool = True, lora_request: LoRARequest | None = None) -> list[RequestOutput]:
+                 use_tqdm: bool = True, lora_request: LoRARequests = None) -> list[RequestOutput]:
         single = isinstance(prompts, (str, Mapping)) or (bool(prompts) and isinstance(prompts[0], int))
         return self._run([prompts] if single else list(prompts), sampling_params, use_tqdm, lora_request)
 
     def chat(self, messages: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-             use_tqdm: bool = True, lora_request: LoRARequest | None = None, chat_template: str | None = None,
+             use_tqdm: bool = True, lora_request: LoRARequests = None, chat_template: str | None = None,
              add_generation_prompt: bool = True, continue_final_message: bool = False,
              tools: list[dict[str, Any]] | None = None,
              chat_template_kwargs: dict[str, Any] | None = None) -> list[RequestOutput]:
@@ -253,35 +266,49 @@ class LLM:
         return str(self._count - 1)
 
     def _run(self, prompts: list[Any], params: SamplingParams | Sequence[SamplingParams] | None, use_tqdm: bool,
-             lora_request: LoRARequest | None) -> list[RequestOutput]:
-        if lora_request is not None:
-            raise Unsupported(f"LLM: lora_request={lora_request!r} is not served (want None)")
+             lora_request: LoRARequests) -> list[RequestOutput]:
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        loras = list(lora_request) if isinstance(lora_request, Sequence) else [lora_request] * len(prompts)
+        if len(loras) != len(prompts):
+            raise InvalidArgument(f"LLM: {len(prompts)} prompts with {len(loras)} LoRA requests")
         options: list[dict[str, Any]] = [{"max_tokens": 16} if one is None else one.options() for one in each]
         for i, one in enumerate(options):
             if self._seed is not None and one.get("seed") is None:
                 one["seed"] = self._seed + i
+        for one, lora in zip(options, loras):
+            one["adapter"] = None if lora is None else self._load(lora)
         bar = _progress(len(prompts)) if use_tqdm else None
         try:
             results = self.engine.run_tasks(prompts, options, False, bar and bar.update)
         finally:
             if bar is not None:
                 bar.close()
-        return [self._output(one, how) for one, how in zip(results, each)]
+        return [self._output(one, how, lora) for one, how, lora in zip(results, each, loras)]
 
-    def _output(self, of: _octet.Generation, params: SamplingParams | None) -> RequestOutput:
+    def _load(self, lora: LoRARequest) -> str:
+        """The name of a request's adapter, which is loaded when it is first asked for."""
+        if not self._lora:
+            raise InvalidArgument(f"LLM: {lora!r} without enable_lora=True")
+        known = self._loaded.setdefault(lora.lora_name, lora)
+        if known.lora_path != lora.lora_path:
+            raise InvalidArgument(f"LLM: {lora!r} has the name of {known!r} (want a name of its own)")
+        if lora.lora_name not in self.engine.adapters:
+            self.engine.load_adapter(lora.lora_name, lora.lora_path)
+        return lora.lora_name
+
+    def _output(self, of: _octet.Generation, params: SamplingParams | None, lora: LoRARequest | None) -> RequestOutput:
         shown = params is None or params.detokenize
         outputs = [CompletionOutput(
             one.index, one.text if shown else "", one.ids, None if one.logprobs is None else sum(one.logprobs),
             None if one.logprobs is None else self._logprobs(one.ids, one.logprobs, one.top_logprobs or []),
-            _REASONS.get(one.finish_reason, "abort"), one.stop_reason) for one in of.samples]
+            _REASONS.get(one.finish_reason, "abort"), one.stop_reason, lora) for one in of.samples]
         scores: list[dict[int, Logprob] | None] | None = None
         if of.prompt_logprobs is not None:
             top = [one or {} for one in (of.prompt_top_logprobs or [])[1:]]
             known = [one or 0.0 for one in of.prompt_logprobs[1:]]
             scores = [None, *self._logprobs(of.prompt_ids[1:], known, top)]
         return RequestOutput(self._name(), of.prompt, of.prompt_ids, scores, outputs, metrics=of.times,
-                             num_cached_tokens=int(of.times["cached_tokens"]))
+                             lora_request=lora, num_cached_tokens=int(of.times["cached_tokens"]))
 
     def _logprobs(self, ids: list[int], own: list[float], top: list[dict[int, float]]) -> list[dict[int, Logprob]]:
         def word(token: int) -> str | None:

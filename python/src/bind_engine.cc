@@ -13,6 +13,7 @@
 #include "convert.h"
 #include "errors.h"
 #include "infer/engine_settings.h"
+#include "octet/commands.h"
 #include "opened.h"
 #include "requests.h"
 
@@ -253,6 +254,25 @@ nb::dict options_of(const PyEngine& engine) {
   return d;
 }
 
+nb::dict adapters_of(const PyEngine& engine) {
+  const PyEngine::Use opened = engine.use();
+  nb::dict all;
+  for (const AdapterFacts& one : opened->engine->adapters()) {
+    nb::dict d;
+    d["folder"] = one.folder, d["rank"] = one.rank, d["virtual_tokens"] = one.virtual_tokens;
+    d["waiting"] = one.waiting, d["running"] = one.running;
+    all[one.name.c_str()] = d;
+  }
+  return all;
+}
+
+void load_adapter(const PyEngine& engine, const std::string& name, nb::handle folder, bool replace) {
+  const PyEngine::Use opened = engine.use();
+  const std::string path = path_of(folder);
+  const nb::gil_scoped_release release;
+  opened->engine->load_adapter(name, model_folder(path), replace);
+}
+
 constexpr const char* kPrompt = "str | Sequence[int] | Mapping[str, Any]";
 
 std::string method(const char* name, const char* first, const std::string& options, const char* result) {
@@ -366,6 +386,21 @@ void bind_engine(nb::module_& module) {
           "The score of a pair of texts, or a list of them: of a cross encoder its class, else the cosine of "
           "embeddings.")
       .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, Any]"), "counts and seconds since the start")
+      .def("load_adapter", &load_adapter, nb::arg("name"), nb::arg("folder"), nb::kw_only(), nb::arg("replace") = false,
+           nb::sig(
+               "def load_adapter(self, name: str, folder: str | os.PathLike[str], *, replace: bool = False) -> None"),
+           "Loads an adapter while requests run. Wants an engine with adapters=, or max_adapters=.")
+      .def(
+          "unload_adapter",
+          [](const PyEngine& self, const std::string& name) {
+            const PyEngine::Use opened = self.use();
+            const nb::gil_scoped_release release;
+            opened->engine->unload_adapter(name);
+          },
+          nb::arg("name"), nb::sig("def unload_adapter(self, name: str) -> None"),
+          "Its running requests end with it; later ones that name it are refused.")
+      .def_prop_ro("adapters", &adapters_of, nb::sig("def adapters(self) -> dict[str, dict[str, Any]]"),
+                   "loaded adapters by name: folder, rank, virtual_tokens, waiting and running requests")
       .def_prop_ro("plan", &plan_of, nb::sig("def plan(self) -> dict[str, Any]"), "bytes as planned before loading")
       .def_prop_ro("options", &options_of, nb::sig("def options(self) -> dict[str, Any]"),
                    "as given, with what was chosen")

@@ -36,10 +36,22 @@ SettingsTable table_of(Options& options) {
   return table;
 }
 
+// adapters={"name": folder, ...}, taken out of the options.
+std::map<std::string, std::string> take_adapters(nb::dict& options) {
+  std::map<std::string, std::string> adapters;
+  const nb::object given = options.attr("pop")("adapters", nb::none());
+  if (given.is_none()) return adapters;
+  check(nb::isinstance<nb::dict>(given), ErrorCode::kInvalidArgument,
+        "octet.Engine: adapters: {} (want a dict of names and folders)", text_of(nb::repr(given)));
+  for (const auto& [name, folder] : nb::borrow<nb::dict>(given)) adapters[text_of(name)] = path_of(folder);
+  return adapters;
+}
+
 std::shared_ptr<Opened> open(const std::string& path, Options options, const std::atomic<bool>& stop) {
   auto opened = std::make_shared<Opened>();
   EngineOptions& engine = options.engine;
   opened->folder = resolve_models(path, engine);
+  for (auto& [name, folder] : engine.adapters) folder = model_folder(folder);
   engine.needs_tokenizer = false;  // requests of text say that there is none
   engine.planned = [&](const EnginePlan& plan) {
     opened->plan = plan;
@@ -80,6 +92,7 @@ PyEngine::PyEngine(nb::handle path, nb::dict options) {
   const std::string model = path_of(path);
   Options read;
   SettingsTable table = table_of(read);
+  read.engine.adapters = take_adapters(options);
   set_all(table, options, "octet.Engine");
   const auto result = std::make_shared<std::shared_ptr<Opened>>();
   run_apart([result, model, read](const std::atomic<bool>& stop) { *result = open(model, read, stop); },
@@ -121,14 +134,16 @@ PyEngine::Use PyEngine::use() const {
 
 std::string engine_signature() {
   Options options;
-  return "def __init__(self, path: str | os.PathLike[str]" + signature_of(table_of(options)) + ") -> None";
+  return "def __init__(self, path: str | os.PathLike[str]" + signature_of(table_of(options)) +
+         ", adapters: Mapping[str, str | os.PathLike[str]] | None = None) -> None";
 }
 
 std::string engine_doc() {
   Options options;
   return "An engine over a model: a Hugging Face folder, a run, a checkpoint or a llama2.c file.\n\n"
          "A context manager; its options are keyword arguments:\n\n" +
-         doc_of(table_of(options));
+         doc_of(table_of(options)) +
+         "    adapters: folders of adapters (PEFT's, or runs) by the names that requests give them\n";
 }
 
 }  // namespace octet::python

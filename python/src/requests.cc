@@ -52,6 +52,7 @@ constexpr Row kRows[] = {
     {"schema", "Mapping[str, Any] | str", "a JSON schema that the text fits"},
     {"structured_outputs", "Mapping[str, Any]", "what guides the text: json, regex, choice, grammar or json_object"},
     {"response_format", "Mapping[str, Any]", "the same in OpenAI's form"},
+    {"adapter", "str", "an adapter of the engine by its name (default: the model without one)"},
     {"draft_tokens", "int", "of an engine with a draft: at most so many guessed in a step"},
     {"skip_special_tokens", "bool", "False: special tokens are written"},
     {"parse_special", "bool", "False: special tokens in the prompt's text are text", For::kGenerate},
@@ -137,6 +138,7 @@ class PyMask {
 // Options of Python's own, taken out of the dict, and others in the server's words.
 struct Own {
   nb::object mask = nb::none();
+  std::string adapter;
   double timeout = 0;
 };
 Own take_own(nb::dict& options, bool chat) {
@@ -145,6 +147,7 @@ Own take_own(nb::dict& options, bool chat) {
   own.mask = pop("mask");
   check(own.mask.is_none() || PyCallable_Check(own.mask.ptr()), ErrorCode::kInvalidArgument,
         "mask is no callable (want one of the text's index, its tokens and the allowed ones)");
+  if (const nb::object adapter = pop("adapter"); !adapter.is_none()) own.adapter = text_of(adapter);
   if (const nb::object timeout = pop("timeout"); !timeout.is_none()) {
     own.timeout = PyFloat_AsDouble(timeout.ptr());
     if (PyErr_Occurred()) throw nb::python_error();
@@ -281,6 +284,7 @@ Task make_task(const Opened& opened, nb::handle prompt, const nb::dict& given, b
     request.fits = nullptr;
   }
   request.timeout_seconds = own.timeout;
+  request.adapter = own.adapter;
   group.prompt_ids = request.prompt_ids;
   group.chat = chat, group.beams = request.beams > 0;
   group.texts.resize(static_cast<size_t>(request.n));

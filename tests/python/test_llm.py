@@ -52,9 +52,9 @@ def test_arguments_of_llm_are_served_or_refused(model):
     assert (options["context"], options["max_sequences"], options["max_step_tokens"]) == (64, 2, 128)
     assert (options["kv_cache"], options["recipe"], options["prefix_cache"]) == ("f32", "fp32", False)
     assert llm.generate([[40, 41]], octet.SamplingParams(max_tokens=100))[0].outputs[0].finish_reason == "length"
-    assert set(given) - {"model"} <= set(served) | {"tokenizer", "dtype", *octet.llm._REFUSED} | {"quantization"}
+    assert set(given) - {"model"} <= set(served) | {"tokenizer", "dtype", "quantization", *octet.llm._REFUSED, *octet.llm._LORA}
     llm.engine.close()
-    for name, value in {"enable_lora": True, "enforce_eager": True, "swap_space": 4, "dtype": "float16", "quantization": "bnb",
+    for name, value in {"enforce_eager": True, "swap_space": 4, "dtype": "float16", "quantization": "bnb",
                         "speculative_config": {}}.items():
         with pytest.raises(octet.Unsupported, match=name):
             octet.LLM(str(model), **own, **{name: value})
@@ -84,8 +84,10 @@ def test_results(llm):
     each = llm.generate(["The", "The"], [octet.SamplingParams(max_tokens=2), octet.SamplingParams(max_tokens=3, n=2)])
     assert [len(one.outputs) for one in each] == [1, 2] and len(each[1].outputs[1].token_ids) == 3
     assert len({one.request_id for one in outputs + each}) == 5
-    with pytest.raises(octet.Unsupported, match="lora_request"):
+    with pytest.raises(octet.InvalidArgument, match="enable_lora=True"):
         llm.generate("The", lora_request=LoRARequest("a", 1, "/a"))
+    with pytest.raises(octet.InvalidArgument, match="max_loras=4 without enable_lora"):
+        octet.LLM("/a", max_loras=4)
     with pytest.raises(octet.InvalidArgument, match="2 prompts with 1 sets"):
         llm.generate(["The", "The"], [params])
 
