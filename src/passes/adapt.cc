@@ -187,9 +187,14 @@ class AdaptedGraph {
     return found->second;
   }
 
-  Value delta(const Node& node, const LowRank& low, const Target& target) {
-    Attrs attrs;  // of a router's product
+  static Attrs attrs_of_router(const Node& node) {
+    Attrs attrs;
     if (node.attr<bool>("float32")) attrs.set("float32", true);
+    return attrs;
+  }
+
+  Value delta(const Node& node, const LowRank& low, const Target& target) {
+    const Attrs attrs = attrs_of_router(node);
     const Value z = down(node, low, attrs);
     return b_.matmul(z, part(target, b(low, old_.node(node.inputs[1]), target)), false, true, {}, attrs);
   }
@@ -297,7 +302,7 @@ class AdaptedGraph {
     const Node& weight = old_.node(node.inputs[1]);
     const int64_t in = weight.results[0].shape[1];
     const Value rows = b_.matmul(scaled(part(target, b(low, weight, target)), low), a(low, weight), false, false,
-                                 rewriter_.map(node.inputs[1]));
+                                 rewriter_.map(node.inputs[1]), attrs_of_router(node));
     const Value rstd = b_.rms_norm(rows, b_.constant(1, {in}), 0).rstd;
     const Value inverse{
         b_.emit(Op::kScale, {rstd}, {{"value", 1 / std::sqrt(static_cast<double>(in))}, {"detached", true}}), 0};

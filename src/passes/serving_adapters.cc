@@ -9,10 +9,13 @@
 namespace octet {
 namespace {
 
-// x W^T of a linear, whose weight is a parameter: what the precision pass decides on, but for the head.
+// A router's product, which recipes leave in float32.
+bool is_router(const Node& node) { return node.attr<bool>("float32"); }
+
+// x W^T of a linear, whose weight is a parameter: what the precision pass decides on, but for the head, and routers.
 bool is_linear(const Graph& graph, const Node& node) {
-  return node.op == Op::kMatmul && node.attrs.has("gemm") && node.attr<bool>("trans_b") && !node.attr<bool>("head") &&
-         graph.node(node.inputs[1]).op == Op::kParam;
+  return node.op == Op::kMatmul && node.attr<bool>("trans_b") && !node.attr<bool>("head") &&
+         (node.attrs.has("gemm") || is_router(node)) && graph.node(node.inputs[1]).op == Op::kParam;
 }
 
 const std::string& weight_of(const Graph& graph, const Node& node) { return graph.node(node.inputs[1]).name; }
@@ -89,11 +92,13 @@ class AdapterRewriter {
     const AdaptedLinears& linears = *place.linears;
     const std::string& param = linears.params[place.index];
     const int64_t out = linears.out[place.index], count = std::ssize(linears.params);
-    Value y = rewriter_.map({id, 0});
+    Value y = rewriter_.map({id, 0}), addend;
+    Value& sum = is_router(old_.node(id)) ? addend : y;  // of a router inside the product, whose sum is float32
     if (variant_.dora) {
       const Value rows = input_of_tokens(kGainRowsInput, tables_.classes() * tables_.slots);
       const Value gains = buffer(gain_state(param), {tables_.classes() * tables_.slots + 1, out});
-      y = b_.add(y, b_.mul(y, b_.select_rows(gains, rows)));
+      const Value gained = b_.mul(y, b_.select_rows(gains, rows));
+      sum = sum.exists() ? b_.add(sum, gained) : gained;
     }
     for (const size_t c : variant_.classes) {
       const int64_t rank = tables_.ranks[c];
@@ -102,8 +107,12 @@ class AdapterRewriter {
       const auto first = static_cast<int64_t>(place.index) * rank;
       if (count > 1) h = b_.slice(h, 1, first, first + rank);
       const std::string name = lora_b_state(param, rank);
-      y = b_.add(y, grouped(h, buffer(name, {(tables_.slots + 2) * out, rank}), offsets, name));
+      const Value delta = grouped(h, buffer(name, {(tables_.slots + 2) * out, rank}), offsets, name);
+      sum = sum.exists() ? b_.add(sum, delta) : delta;
     }
+    if (addend.exists())
+      y = b_.matmul(rewriter_.map(old_.node(id).inputs[0]), rewriter_.map(old_.node(id).inputs[1]), false, true, addend,
+                    {{"float32", true}});
     rewriter_.set({id, 0}, y);
   }
 
@@ -132,7 +141,8 @@ std::vector<AdaptedLinears> adapted_linears(const Graph& graph, const std::vecto
   std::vector<AdaptedLinears> all;
   std::unordered_map<Value, size_t, ValueHash> by_input;
   for (const Node& node : graph.nodes()) {
-    if (!is_linear(graph, node) || !is_target(weight_of(graph, node), targets)) continue;
+    if (!is_linear(graph, node) || (targets.empty() && is_router(node))) continue;
+    if (!is_target(weight_of(graph, node), targets)) continue;
     const std::string& weight = weight_of(graph, node);
     const auto [known, added] = by_input.try_emplace(node.inputs[0], all.size());
     if (added) all.push_back({.name = weight.substr(0, weight.rfind('.')), .in = graph.shape(node.inputs[0]).cols()});

@@ -37,8 +37,8 @@ struct AdapterTables {
   bool empty() const { return slots == 0 || classes() == 0; }
 };
 
-// The linears of a model graph whose weights' names contain one of `targets` ("attn.q"), of all where none is given.
-// Those of experts, routers and the head are not among them.
+// The linears of a model graph whose weights' names contain one of `targets` ("attn.q"), of all but routers
+// where none is given. Those of experts and the head are not among them.
 std::vector<AdaptedLinears> adapted_linears(const Graph& graph, const std::vector<std::string>& targets = {});
 
 // "attn.q" of "layers.3.attn.q.weight".

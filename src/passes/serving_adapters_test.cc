@@ -74,5 +74,28 @@ TEST(ServingAdapters, VariantsHaveWhatTheyNeed) {
   EXPECT_EQ(count(prompts, Op::kScatterRows), 1);
 }
 
+// Only where they are named; what is added stays inside the product, whose results are float32.
+TEST(ServingAdapters, RoutersAreAdaptedWhereTheyAreNamed) {
+  Graph graph("logits");
+  Builder b(graph);
+  const Value x = b.embedding(b.token_ids(6), b.param("embed.weight", {10, 16}));
+  const Value router = b.param("layers.0.mlp.router.weight", {4, 16});
+  b.output("logits", b.add(b.matmul(x, router, false, true, {}, {{"float32", true}}), b.linear(x, "q", 4)));
+  EXPECT_EQ(adapted_linears(graph).size(), 1u);
+  EXPECT_EQ(adapted_linears(graph)[0].params, std::vector<std::string>{"q.weight"});
+  AdapterTables tables = tables_of(graph, {"mlp.router", "q"});
+  tables.dora = true;
+  ASSERT_EQ(tables.linears.size(), 1u);  // of one x
+  EXPECT_EQ(tables.linears[0].params.size(), 2u);
+  Program program;
+  const Graph adapted = add_adapters(program, graph, tables, {.classes = {0, 1}, .dora = true});
+  verify(adapted);
+  const auto product = std::ranges::find_if(
+      adapted.nodes(), [&](const Node& node) { return node.op == Op::kMatmul && node.operand("c").exists(); });
+  ASSERT_NE(product, adapted.nodes().end());
+  EXPECT_TRUE(product->attr<bool>("float32"));
+  EXPECT_EQ(adapted.node(product->inputs[1]).name, "layers.0.mlp.router.weight");
+}
+
 }  // namespace
 }  // namespace octet

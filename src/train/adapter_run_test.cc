@@ -50,7 +50,8 @@ class AdapterRun : public testing::Test {
   void use_base(const std::string& architecture, int64_t steps = 20) {
     config_.architecture = architecture, config_.steps = steps;
     if (architecture == "gpt2") config_.kv_heads = 0;
-    if (architecture == "mixtral") config_.experts = 4, config_.experts_per_token = 2;
+    if (architecture == "qwen2_moe") config_.expert_intermediate = 32;
+    if (architecture == "mixtral" || architecture == "qwen2_moe") config_.experts = 4, config_.experts_per_token = 2;
     config_.out = folder_.file("base_" + architecture);
     base_ = train(config_).checkpoint;
     config_.model_from = base_, config_.adapter.method = "lora";
@@ -251,6 +252,19 @@ TEST_F(AdapterRun, EveryRecipeLearnsAndHoldsTheBaseOnce) {
     EXPECT_LE(plan.frozen_bytes, matrices * width + tables + norms + scales) << recipe;
     EXPECT_EQ(plan.weight_bytes, 4 * plan.trained_parameters) << recipe;
     EXPECT_EQ(plan.moment_bytes, 8 * plan.trained_parameters) << recipe;
+  }
+}
+
+// Routers stay in float32 under every recipe, and so does what adapts them and, for DoRA, their weights.
+TEST_F(AdapterRun, RoutersOfMixturesAreAdaptedInEveryRecipe) {
+  use_base("qwen2_moe", 4);
+  config_.steps = 6;
+  for (const char* method : {"lora", "dora"}) {
+    for (const char* recipe : {"bf16", "fp8-block"}) {
+      config_.adapter.method = method, config_.recipe = recipe;
+      run(std::string(method) + recipe);
+      EXPECT_LT(losses_.back(), losses_.front()) << method << " " << recipe;
+    }
   }
 }
 
