@@ -30,6 +30,21 @@ struct IntegerProduct {
   int64_t rows = 1, cols = 1;  // the order is taken where N and K are multiples of these
 };
 
+// What nodes reach in the midst of a training step, at its clocks; 0: not known. `octet plan` tells the time by them,
+// while passes choose by the peaks of Target.
+struct StepRates {
+  double bf16 = 0, fp8 = 0, fp8_block = 0;               // FLOP/s of large products
+  double attention_forward = 0, attention_backward = 0;  // FLOP/s of wide heads and long sequences, causal
+  double bytes_per_second = 0;                           // of nodes that are bound by memory
+  double kernel_seconds = 0;                             // between the end of a kernel and the work of the next
+  double beside = 0;        // of the time that a collective passes beside kernels, what these lose
+  double step_seconds = 0;  // of a step's start and end, beside its kernels
+  bool known() const {
+    return bf16 > 0 && fp8 > 0 && fp8_block > 0 && attention_forward > 0 && attention_backward > 0 &&
+           bytes_per_second > 0;
+  }
+};
+
 enum class Device : uint8_t { kCpu, kCuda };
 
 const char* device_name(Device device);  // "cpu", "cuda"
@@ -72,8 +87,11 @@ struct Target {
   int64_t workspace_bytes = 0;    // one scratch buffer shared by all kernels, part of the arena
   int64_t memory_bytes = 0;       // 0 = unknown
   double bytes_per_second = 0;    // measured copy, read + write
-  double link_bytes_per_second = 0, link_latency = 0;   // of a collective: what a rank sends, seconds of a call
-  double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;  // measured GEMM rates, FLOP/s
+  double link_bytes_per_second = 0, link_latency = 0;  // of a collective: what a rank sends, seconds of a call
+  int64_t node_devices = 0;                            // that share a machine and its links; 0: all of them
+  double node_link_bytes_per_second = 0, node_link_latency = 0;  // of a collective that leaves a machine, a device's
+  double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;           // measured GEMM rates, FLOP/s
+  StepRates step = {};
   TargetLimits limits = {};
   DeviceTraits traits = {};
   std::vector<IntegerProduct> integer_products = {};  // recipes of integer weights run where theirs are here

@@ -10,7 +10,6 @@
 #include "exec/logical_states.h"
 #include "ir/facts.h"
 #include "passes/plan_memory.h"
-#include "passes/stage_graphs.h"
 #include "train/auto_precision.h"
 #include "train/stepper.h"
 
@@ -103,7 +102,7 @@ void add_collectives(const Graph& graph, const Target& target, const std::string
     std::erase_if(open, [&](const Async& async) { return async.join == i; });
     if (i == graph.size()) break;
     const Node& node = graph.node(NodeId{i});
-    const NodeSeconds seconds = seconds_of(graph, NodeId{i}, target);
+    const NodeSeconds seconds = clock_seconds(graph, NodeId{i}, target);
     now += seconds.kernel;
     if (!exchanges(node)) continue;
     const Node& exchange = *exchange_of(node);
@@ -183,7 +182,65 @@ void report_model(const TrainingWorkload& workload, const Program& whole, PlanRe
   r.recompute_flops = per_unit(Phase::kRecompute);
 }
 
-PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds) {
+std::pair<double, std::string> product_rate(const Recipe& recipe, const Target& target) {
+  const bool codes = recipe.scaling != Scaling::kNone && dtype_bytes(recipe.forward_format) == 1;
+  if (codes) return {target.fp8_flops, "FP8"};
+  if (recipe.compute == DType::kF32) return {target.f32_flops, "fp32"};
+  return {target.bf16_flops, "bf16"};
+}
+
+namespace {
+
+StepTime step_time(const PlanReport& report, const Plan& plan, const CompileOptions& options) {
+  StepTime step{.micro_batches = options.parallel.micro_batches, .host = plan.target.step.step_seconds};
+  for (const Graph& graph : plan.program.graphs()) {
+    const GraphSeconds once = graph_seconds(graph, plan.target);
+    if (graph.role() == GraphRole::kTrain) step.model += once;
+    if (graph.role() == GraphRole::kApply) step.update += once;
+    if (graph.role() != GraphRole::kAccumulate) continue;
+    for (int64_t i = 1; i < step.micro_batches; ++i) step.model += once;
+  }
+  const Mesh& mesh = plan.program.mesh();
+  const auto units = static_cast<double>(report.units * step.micro_batches);
+  step.units = units * mesh[Axis::kContext] * mesh[Axis::kData];
+  step.model_flops = (report.forward_flops + report.backward_flops) * units / mesh[Axis::kTensor];
+  std::tie(step.flops_rate, step.flops_name) = product_rate(options.recipe, plan.target);
+  return step;
+}
+
+std::string step_text(const StepTime& s, const CountedUnit& unit) {
+  const auto share = [&](double seconds) { return fmt::format("{:.1f} %", 100 * seconds / s.seconds()); };
+  std::string out = fmt::format(
+      "step      {:.4f} s of {} micro-batch{}: products {}, attention {}, other kernels {}, waiting for collectives "
+      "{}, "
+      "update {}, host {}\n",
+      s.seconds(), s.micro_batches, s.micro_batches == 1 ? "" : "es", share(s.model.kernels[0]),
+      share(s.model.kernels[1]), share(s.model.kernels[2]), share(s.model.waiting), share(s.update.all()),
+      share(s.host));
+  const double rate = s.model_flops / s.seconds();
+  out += fmt::format("speed     {:.0f} {}/s, {:.1f} TFLOP/s a rank without recomputation{}\n", s.units / s.seconds(),
+                     unit.many(), 1e-12 * rate,
+                     s.flops_rate > 0 ? fmt::format(", {:.1f} % of the {:.0f} that products in {} reach",
+                                                    100 * rate / s.flops_rate, 1e-12 * s.flops_rate, s.flops_name)
+                                      : "");
+  return out;
+}
+
+std::string step_json(const PlanReport& r) {
+  if (!r.step) return "";
+  const StepTime& s = *r.step;
+  return fmt::format(
+      "\"micro_batches\": {}, \"step_seconds\": {:.6f}, \"{}_per_second\": {:.1f}, \"product_seconds\": {:.6f}, "
+      "\"attention_seconds\": {:.6f}, \"other_seconds\": {:.6f}, \"collective_seconds\": {:.6f}, "
+      "\"update_seconds\": {:.6f}, \"host_seconds\": {:.6f}, \"rank_flops\": {:.6g}, ",
+      s.micro_batches, s.seconds(), r.unit.many(), s.units / s.seconds(), s.model.kernels[0], s.model.kernels[1],
+      s.model.kernels[2], s.model.waiting, s.update.all(), s.host, s.model_flops / s.seconds());
+}
+
+}  // namespace
+
+PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds,
+                       const CompileOptions& options) {
   const Program& program = plan.program;
   check(program.mesh()[Axis::kPipeline] == 1, ErrorCode::kInternal,
         "a plan of one stage of {} is not a plan of the model", program.mesh()[Axis::kPipeline]);
@@ -194,6 +251,7 @@ PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, doubl
   for (const Graph& graph : program.graphs())
     if (graph.role() != GraphRole::kPrepare) add_collectives(graph, plan.target, graph.name(), 1, r.collectives);
   r.saved = saved_for_backward(*program.find_graph(GraphRole::kTrain));
+  if (plan.target.bf16_flops > 0 && plan.target.bytes_per_second > 0) r.step = step_time(r, plan, options);
   return r;
 }
 
@@ -204,7 +262,7 @@ PlanReport plan_training(const TrainingWorkload& workload, const RunConfig& conf
   if (options.compile.recipe.statistics) decided.emplace(workload, options, config.policy, config.auto_interval);
   const Plan plan = decided ? decided->plan() : compile_training(workload, options);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  PlanReport report = report_plan(workload, plan, seconds);
+  PlanReport report = report_plan(workload, plan, seconds, options.compile);
   if (decided) {
     const PrecisionPolicy& policy = decided->policy();
     report.precision = precision_map(policy);
@@ -264,6 +322,7 @@ std::string to_text(const PlanReport& r, const Target& target) {
   for (const CollectiveRow& row : r.collectives)
     out += fmt::format("  {:<12}{:<16}{:<10}{:>6}{:>18.0f}  {}\n", row.graph, row.op, row.over, row.calls, row.bytes,
                        row.seconds > 0 ? fmt::format("{:9.3f}{:9.3f}", 1e3 * row.seconds, 1e3 * row.exposed) : "");
+  if (r.step) out += step_text(*r.step, r.unit);
   if (target.memory_bytes > 0)
     out += r.total_bytes <= target.memory_bytes
                ? fmt::format("fits {} of {}\n", human_bytes(target.memory_bytes), target.name)
@@ -319,10 +378,11 @@ std::string to_json(const PlanReport& r) {
       "{{\"parameters\": {}, \"trained_parameters\": {}, \"active_parameters\": {}, \"{}\": {}, \"forward_flops\": {}, "
       "\"backward_flops\": {}, "
       "\"recompute_flops\": {}, {}, \"ranks\": {}, \"rank_parameters\": {}, \"collectives\": {}, "
-      "\"total_bytes\": {}, \"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
+      "\"total_bytes\": {}, {}\"nodes\": {}, \"compile_seconds\": {:.4f}, \"precision\": {}}}\n",
       r.parameters, r.trained_parameters, r.active_parameters, r.unit.many(), r.units, r.forward_flops,
       r.backward_flops, r.recompute_flops, bytes_json(r), r.mesh.ranks(), r.rank_parameters,
-      collectives_json(r.collectives), r.total_bytes, r.nodes, r.compile_seconds, nlohmann::json(r.levels).dump());
+      collectives_json(r.collectives), r.total_bytes, step_json(r), r.nodes, r.compile_seconds,
+      nlohmann::json(r.levels).dump());
 }
 
 }  // namespace octet

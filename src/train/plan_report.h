@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/plan.h"
+#include "passes/node_clock.h"
 #include "train/run_config.h"
 #include "train/workload.h"
 
@@ -29,6 +31,21 @@ struct CollectiveRow {
   double seconds = 0;  // one after the other; 0: the target does not say how fast its links are
   double exposed = 0;  // that kernels wait, for earlier ones of the stream too, by the target's times of these
 };
+
+// A step of one rank, of all its micro-batches, told from what the Target says of its kernels and links.
+struct StepTime {
+  int64_t micro_batches = 1;
+  GraphSeconds model;               // forward and backward
+  GraphSeconds update;              // of the optimiser, with gradients reduced before it
+  double host = 0;                  // beside its kernels
+  double model_flops = 0;           // of the step and rank: forward and backward, none of recomputation
+  double units = 0;                 // of all ranks
+  double flops_rate = 0;            // of products in the recipe's precision; 0: not known
+  std::string flops_name = "bf16";  // which that is
+  double seconds() const { return model.all() + update.all() + host; }
+};
+// FLOP/s of large products under a recipe, and the name of their precision.
+std::pair<double, std::string> product_rate(const Recipe& recipe, const Target& target);
 
 struct PlanReport {
   std::string model;  // TrainingWorkload::description()
@@ -55,14 +72,16 @@ struct PlanReport {
   int64_t live_bytes = 0;  // there
   int64_t nodes = 0;
   double compile_seconds = 0;
-  std::string precision;  // recipe auto: the levels that GEMMs start on, as precision_map() has them,
+  std::optional<StepTime> step = {};  // none: the target has no rates
+  std::string precision;              // recipe auto: the levels that GEMMs start on, as precision_map() has them,
   std::map<std::string, std::string> levels;  // and by key of each: rung_name()
   std::string slow;                           // slow_products()
   std::vector<SavedValue> saved;              // of graph "train"
   std::vector<PeakRow> peak;                  // largest first; adds up to live_bytes
 };
 
-PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds);
+PlanReport report_plan(const TrainingWorkload& workload, const Plan& plan, double compile_seconds,
+                       const CompileOptions& options);
 // Of them, what a pipeline's stage has too: its bytes, ranks and nodes; and what the model says of itself.
 void report_bytes(const Plan& plan, PlanReport& report);
 void report_model(const TrainingWorkload& workload, const Program& whole, PlanReport& report);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ir/facts.h"
+#include "passes/node_clock.h"
 #include "passes/pipeline_schedule.h"
 #include "passes/stage_graphs.h"
 #include "train/stepper.h"
@@ -13,23 +14,8 @@
 namespace octet {
 namespace {
 
-struct GraphSeconds {
-  double computing = 0, collectives = 0;
-  double all() const { return computing + collectives; }
-};
-
-GraphSeconds graph_seconds(const Graph& graph, const Target& target) {
-  GraphSeconds seconds;
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const NodeSeconds node = seconds_of(graph, NodeId{i}, target);
-    seconds.computing += node.kernel, seconds.collectives += node.exposed();
-  }
-  return seconds;
-}
-
-double transfer_seconds(int64_t bytes, const Target& target) {
-  if (bytes == 0 || target.link_bytes_per_second <= 0) return 0;
-  return target.link_latency + static_cast<double>(bytes) / target.link_bytes_per_second;
+double transfer_seconds(int64_t bytes, const Mesh& mesh, const Target& target) {
+  return bytes == 0 ? 0 : link_seconds(static_cast<double>(bytes), {Axis::kPipeline}, mesh, target);
 }
 
 // The stages of one compiled plan: all that slots do not change.
@@ -62,7 +48,7 @@ class StagePlanner {
     report_model(workload_, whole_, report.model);
     report.model.mesh = parallel_.mesh;
     report.has_rates = target_.bf16_flops > 0 && target_.bytes_per_second > 0;
-    report.flops_rate = target_.bf16_flops;
+    std::tie(report.flops_rate, report.flops_name) = product_rate(options_.compile.recipe, target_);
     const std::vector<PipelineSchedule> order =
         schedules(parallel_.mesh[Axis::kPipeline], parallel_.chunks, parallel_.micro_batches);
     const std::vector<int32_t> alike = alike_stages(whole_, cut_, parallel_);
@@ -113,15 +99,15 @@ class StagePlanner {
         const int64_t runs = adding ? others : 1;
         const GraphSeconds seconds = graph_seconds(*graph, target_);
         (backward ? piece.backward : piece.forward)[adding ? 1 : 0] = seconds.all();
-        made.computing += static_cast<double>(runs) * seconds.computing;
-        made.collectives += static_cast<double>(runs) * seconds.collectives;
+        made.computing += static_cast<double>(runs) * seconds.computing();
+        made.collectives += static_cast<double>(runs) * seconds.waiting;
         add_collectives(*graph, target_, "step", runs, made.rank.collectives);
       }
       int64_t bytes = 0;
       for (const std::string& name : transfer_states(program, /*sent=*/true, /*gradient=*/backward, chunk))
         bytes += program.find_state(name)->type.bytes();
       made.sent_bytes += bytes;
-      (backward ? piece.send_gradient : piece.send) = transfer_seconds(bytes, target_);
+      (backward ? piece.send_gradient : piece.send) = transfer_seconds(bytes, parallel_.mesh, target_);
     }
     made.pieces.push_back(piece);
     int64_t bytes = 0, aligned = 0;
@@ -163,7 +149,8 @@ class StagePlanner {
                  const std::vector<int32_t>& alike) const {
     double once = 0;  // a step: the update, after gradients of tied tables
     for (size_t s = 0; s < order.size(); ++s)
-      once = std::max(once, report.stages[s].update + transfer_seconds(compiled.at(alike[s]).shared_bytes, target_));
+      once = std::max(once, report.stages[s].update +
+                                transfer_seconds(compiled.at(alike[s]).shared_bytes, parallel_.mesh, target_));
     report.beside = target_.traits.overlaps_transfers;
     for (const Transfers way : {Transfers::kInTurn, Transfers::kBeside}) {
       const std::vector<StageSeconds> simulated = simulate(order, pieces, way);
@@ -176,8 +163,8 @@ class StagePlanner {
         report.stages[s].transfers = simulated[s].transfers;
         report.stages[s].idle = end - simulated[s].work - simulated[s].transfers;
       }
-      if (as_runs) report.bubble = idle / work, report.step_seconds = end + once;
-      if (beside) report.beside_bubble = idle / work, report.beside_seconds = end + once;
+      if (as_runs) report.bubble = idle / work, report.step_seconds = end + once + target_.step.step_seconds;
+      if (beside) report.beside_bubble = idle / work, report.beside_seconds = end + once + target_.step.step_seconds;
     }
     report.bubble_formula = pipeline_bubble(parallel_.mesh[Axis::kPipeline], parallel_.chunks, parallel_.micro_batches);
   }

@@ -30,7 +30,8 @@ struct PipelineReport {
   // runs do it, and with transfers beside computing, which takes the least a schedule can.
   double step_seconds = 0, bubble = 0, beside_seconds = 0, beside_bubble = 0;
   double bubble_formula = 0;
-  double flops_rate = 0;  // of the Target's products in bf16; 0: not known
+  double flops_rate = 0;            // of the Target's products in the recipe's precision; 0: not known
+  std::string flops_name = "bf16";  // which that is
 
   const StageReport& largest() const;  // by its bytes
   double units() const;                // of a step

@@ -108,9 +108,9 @@ std::string to_text(const PipelineReport& r, const Target& target) {
   if (r.has_rates)
     out += fmt::format(
         "step      {:.4f} s{}, {:.0f} {}/s; {:.1f} TFLOP/s a rank without recomputation, {:.1f} % of the {:.0f} "
-        "that products in bf16 reach\n",
+        "that products in {} reach\n",
         r.step_seconds, r.beside ? "" : fmt::format(" ({:.4f} beside)", r.beside_seconds), r.units_per_second(),
-        r.model.unit.many(), 1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate);
+        r.model.unit.many(), 1e-12 * r.rank_flops(), 100 * r.mfu(), 1e-12 * r.flops_rate, r.flops_name);
   else
     out += fmt::format("step      no seconds: target {} says no rates\n", target.name);
   return out + bytes_of_target(r, target);
