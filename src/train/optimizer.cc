@@ -13,6 +13,7 @@
 #include "ir/builder.h"
 #include "ir/facts.h"
 #include "passes/passes.h"
+#include "train/schedule.h"
 
 namespace octet {
 namespace {
@@ -107,10 +108,7 @@ std::vector<std::string> optimizer_names() {
 void validate(const OptimizerConfig& c) {
   row_of(c);
   for (const std::string& text : c.lr_factors) parse_lr_factor(text);
-  check(c.min_lr >= 0 || c.min_lr == kDefaultMinLr, ErrorCode::kInvalidArgument,
-        "optimizer.min_lr {}: want 0 or more, or {} for 6e-5 or optimizer.lr, whichever is less", c.min_lr,
-        kDefaultMinLr);
-  check(c.min_lr <= c.lr, ErrorCode::kInvalidArgument, "optimizer.min_lr {} exceeds optimizer.lr {}", c.min_lr, c.lr);
+  validate_schedule(c);
   check(!c.nesterov || c.momentum > 0, ErrorCode::kInvalidArgument,
         "optimizer.nesterov needs a momentum: optimizer.momentum is {}", c.momentum);
 }

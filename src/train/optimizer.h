@@ -1,10 +1,7 @@
 // The optimisers a run can choose, and the graph "apply" that they make: clipping, then an update of every parameter.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -13,13 +10,15 @@
 namespace octet {
 
 inline constexpr double kDefaultMinLr = -1;
+inline constexpr int64_t kWarmupEnd = -1;  // of OptimizerConfig::decay_from
 
 struct OptimizerConfig {
   std::string name = "adamw";  // one of optimizer_names()
   double lr = 6e-4;
-  double min_lr = kDefaultMinLr;  // 0 or more; kDefaultMinLr = 6e-5, at most lr
-  int64_t warmup_steps = 100;
-  int64_t decay_steps = 0;  // 0 = train.steps
+  double min_lr = kDefaultMinLr;  // 0 or more; kDefaultMinLr = 6e-5, at most lr, of the cosine, 0 of others
+  // The schedule (train/schedule.h); steps count from 0.
+  int64_t warmup_steps = 100;  // the step where the line of the warm-up reaches lr
+  int64_t decay_steps = 0;     // the step where a decay ends: 0 = train.steps
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double momentum = 0.9;  // sgd
   bool nesterov = false;
@@ -28,6 +27,14 @@ struct OptimizerConfig {
   // Parameter groups, by patterns of names (fnmatch): "PATTERN=FACTOR" multiplies the learning rate, the first pattern
   // that matches counts; no_decay takes the decay from matrices.
   std::vector<std::string> lr_factors, no_decay;
+  // The schedule's further settings.
+  std::string schedule = "cosine";         // one of schedule_names()
+  int64_t warmup_from = -1;                // the step, below 0, where the line of the warm-up is 0
+  int64_t decay_from = kWarmupEnd;         // the step where the decay begins, before or behind the end of the warm-up
+  double decay_power = 1;                  // polynomial
+  double decay_factor = 0.1;               // steps, exponential
+  std::vector<std::string> decay_at = {};  // steps
+  int64_t decay_every = 0;                 // exponential; 0 = the steps of an epoch
 };
 
 std::vector<std::string> optimizer_names();
@@ -45,19 +52,5 @@ std::string moment_name(const OptimizerConfig& config, size_t index, const std::
 // finite (1 or 0: 0 means the step was skipped on the device). Throws kInvalidArgument when a pattern matches no
 // parameter.
 Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program);
-
-// Learning rate: linear warm-up, then cosine down to min_lr, then flat.
-
-// `step` counts from 1. As nanoGPT: (step) / (warmup + 1) during warm-up.
-inline double learning_rate(const OptimizerConfig& o, int64_t total_steps, int64_t step) {
-  int64_t iteration = step - 1, end = o.decay_steps > 0 ? o.decay_steps : total_steps;
-  const double least = o.min_lr == kDefaultMinLr ? std::min(6e-5, o.lr) : o.min_lr;
-  if (iteration < o.warmup_steps)
-    return o.lr * static_cast<double>(iteration + 1) / static_cast<double>(o.warmup_steps + 1);
-  if (iteration >= end) return least;
-  double progress =
-      static_cast<double>(iteration - o.warmup_steps) / static_cast<double>(std::max<int64_t>(1, end - o.warmup_steps));
-  return least + 0.5 * (1 + std::cos(std::numbers::pi * progress)) * (o.lr - least);
-}
 
 }  // namespace octet

@@ -10,6 +10,7 @@
 #include "ir/facts.h"
 #include "passes/pass.h"
 #include "train/language_model.h"
+#include "train/schedule.h"
 #include "train/stepper.h"
 #include "weights/weights.h"
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "passes/pipeline_schedule.h"
+#include "train/schedule.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -90,11 +91,33 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "adamw; sgd (as torch.optim.SGD, dampening 0); lamb (trust ratio of parameters with weight decay)",
          .choices = optimizer_names()});
   t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate", .min = 0});
+  t.add(
+      "optimizer.schedule", &c.optimizer.schedule,
+      {.meaning = "of the rate after the warm-up: cosine, linear or polynomial down to min_lr; constant; steps: times "
+                  "decay_factor at each step of decay_at; exponential: times decay_factor every decay_every steps",
+       .choices = schedule_names()});
   t.add("optimizer.min_lr", &c.optimizer.min_lr,
-        {.meaning = "after the cosine decay; -1 = 6e-5, at most optimizer.lr", .min = kDefaultMinLr});
+        {.meaning = "the least rate of a decay; -1 = 6e-5, at most optimizer.lr, for the cosine, else 0",
+         .min = kDefaultMinLr});
   t.add("optimizer.warmup_steps", &c.optimizer.warmup_steps, {.meaning = "linear warm-up", .min = 0});
+  t.add("optimizer.warmup_from", &c.optimizer.warmup_from,
+        {.meaning = "the step, counted from 0, where the line of the warm-up is 0: -1 makes the first step's rate lr / "
+                    "(warmup_steps + 1)",
+         .max = -1});
+  t.add(
+      "optimizer.decay_from", &c.optimizer.decay_from,
+      {.meaning = "step where the decay begins, before or behind the end of the warm-up (until both, the rate is lr); "
+                  "-1 = the end of the warm-up",
+       .min = kWarmupEnd});
   t.add("optimizer.decay_steps", &c.optimizer.decay_steps,
-        {.meaning = "step where the cosine reaches min_lr; 0 = train.steps", .min = 0});
+        {.meaning = "step where cosine, linear and polynomial reach min_lr; 0 = train.steps", .min = 0});
+  t.add("optimizer.decay_power", &c.optimizer.decay_power, {.meaning = "polynomial", .min = 0});
+  t.add("optimizer.decay_factor", &c.optimizer.decay_factor,
+        {.meaning = "steps, exponential: what a decay multiplies the rate with", .min = 0, .max = 1});
+  t.add("optimizer.decay_at", &c.optimizer.decay_at, {.meaning = "steps: where the rate decays, as in 3000,6000"});
+  t.add("optimizer.decay_every", &c.optimizer.decay_every,
+        {.meaning = "exponential: steps between decays, the first so many after decay_from; 0 = those of an epoch",
+         .min = 0});
   t.add("optimizer.beta1", &c.optimizer.beta1, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
   t.add("optimizer.beta2", &c.optimizer.beta2, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
   t.add("optimizer.eps", &c.optimizer.eps, {.meaning = "adamw, lamb (whose usual value is 1e-6)", .min = 0});

@@ -69,8 +69,13 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
 void Run::open_workload() {
   const LoggedTime time("data");
   workload_ = hooks_.workload->open(config_);
+  const int64_t samples = workload_->samples_per_epoch(), a_step = config_.accumulation() * config_.micro_batch;
+  if (config_.optimizer.schedule == "exponential" && config_.optimizer.decay_every == 0) {
+    check(samples > 0, ErrorCode::kInvalidArgument,
+          "optimizer.schedule=exponential: this workload has no epochs: set optimizer.decay_every");
+    config_.optimizer.decay_every = std::max<int64_t>(1, (samples + a_step - 1) / a_step);
+  }
   if (config_.epochs > 0) {
-    const int64_t samples = workload_->samples_per_epoch(), a_step = config_.accumulation() * config_.micro_batch;
     check(samples > 0, ErrorCode::kInvalidArgument, "train.epochs={}: this workload has no epochs: set train.steps",
           config_.epochs);
     check(config_.sampling != "random", ErrorCode::kInvalidArgument,

@@ -20,6 +20,7 @@
 #include "io/tokenizer.h"
 #include "model/hugging_face.h"
 #include "train/checkpoint.h"
+#include "train/schedule.h"
 
 namespace octet {
 
@@ -217,20 +218,18 @@ std::string changed_settings(const RunState& kept, const std::string& folder, co
 std::string changed_rate(const RunState& kept, const std::string& folder, const RunConfig& config) {
   const std::optional<RunConfig> old = recorded_settings(kept, folder);
   if (!old) return "";
-  const auto decays_until = [](const RunConfig& c) {
-    return c.optimizer.decay_steps > 0 ? c.optimizer.decay_steps : c.steps;
-  };
-  const int64_t warm = std::max(old->optimizer.warmup_steps, config.optimizer.warmup_steps);
-  for (const int64_t step : {kept.step + 1, std::max(kept.step, warm) + 2}) {  // the cosine may differ behind warm-up
+  const int64_t ended = decay_end(old->optimizer, old->steps), ends = decay_end(config.optimizer, config.steps);
+  const int64_t warm = std::max(decay_begin(old->optimizer), decay_begin(config.optimizer));
+  for (const int64_t step : {kept.step + 1, std::max(kept.step, warm) + 2}) {  // decays may differ behind warm-up
     const double before = learning_rate(old->optimizer, old->steps, step),
                  now = learning_rate(config.optimizer, config.steps, step);
     if (before == now || step > config.steps) continue;
-    const std::string keep = decays_until(*old) == decays_until(config)
-                                 ? ""
-                                 : fmt::format(
-                                       ": the cosine decay ended at step {} and ends at {} with these settings; "
-                                       "optimizer.decay_steps={} keeps it",
-                                       decays_until(*old), decays_until(config), decays_until(*old));
+    const bool kept_end = ended == ends || old->optimizer.schedule != config.optimizer.schedule;
+    const std::string keep = kept_end ? ""
+                                      : fmt::format(
+                                            ": the {} decay ended at step {} and ends at {} with these settings; "
+                                            "optimizer.decay_steps={} keeps it",
+                                            config.optimizer.schedule, ended, ends, ended);
     return fmt::format("the learning rate of step {} is {:.4g}, but with the settings of {} it was {:.4g}{}", step, now,
                        folder, before, keep);
   }

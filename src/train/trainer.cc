@@ -19,6 +19,7 @@
 #include "train/diagnose.h"
 #include "train/optimizer.h"
 #include "train/run.h"
+#include "train/schedule.h"
 
 namespace octet {
 

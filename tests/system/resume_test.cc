@@ -13,6 +13,7 @@
 #include "io/manifest.h"
 #include "system/tiny.h"
 #include "train/report.h"
+#include "train/schedule.h"
 #include "train/start_checks.h"
 #include "train/trainer.h"
 
