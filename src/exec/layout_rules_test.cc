@@ -253,7 +253,7 @@ TEST(LayoutRules, PartsJoinToTheWhole) {
   for (const OpInfo& info : all_ops()) {
     const OpFacts& facts = op_facts(info.op);
     if (info.max_inputs == 0 || facts.collective || info.op == Op::kFusion) continue;
-    const bool whole = std::set{Op::kLamb,
+    const bool whole = std::set{Op::kTrustRatio,
                                 Op::kClipFactor,
                                 Op::kComputeScale,
                                 Op::kUpdateScales,

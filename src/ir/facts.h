@@ -93,8 +93,9 @@ struct OpFacts {
   // any order, or all at once.
   bool members_independent = false;
   // An optimiser's update of one parameter -> param, moments...: input 0 is the parameter, input 1 its gradient; where
-  // its moments and its scalars (lr, step, clip, finite) begin among the inputs. `moments` -1: no update.
-  int moments = -1, first_moment = 2, first_scalar = 4;
+  // its moments and its scalars (lr, step, clip, finite; 3: without lr) begin among the inputs. `moments` -1: no
+  // update. adam_direction is one whose result 0 is what sgd takes for a gradient.
+  int moments = -1, first_moment = 2, first_scalar = 4, scalars = 4;
   // Inputs that result 0 is a sum of, each as it is where it has the result's type; a single one is an optional operand
   // c, which sums of gradients become.
   std::vector<int> addends = {};

@@ -204,10 +204,15 @@ std::optional<Chain> read_chain(const Graph& body) {
   return used == members.count() ? std::optional(chain) : std::nullopt;
 }
 
+// Updates, and the norms and rates between them.
+static bool is_of_optimizer(const Node& node) {
+  return is_optimizer_update(node.op) || node.op == Op::kSquareSum || node.op == Op::kTrustRatio;
+}
+
 std::optional<Producer> fusion_producer(const Graph& body) {
   const Members members(body);
   const auto is_update = [](const Node& node) {
-    return is_optimizer_update(node.op) || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
+    return is_of_optimizer(node) || node.op == Op::kUpdateScales || node.op == Op::kMaximum;
   };
   if (!members.all(Op::kTopK).empty()) return Producer::kRouter;
   if (!members.all(Op::kMatmul).empty() || !members.all(Op::kScaledMatmul).empty() ||
@@ -246,7 +251,7 @@ uint32_t fusion_parts(const Graph& body) {
   has(FusionPart::kRankRows, !members.all([](const Node& node) { return op_facts(node.op).collective; }).empty());
   has(FusionPart::kRope, !members.all(Op::kRope).empty());
   has(FusionPart::kHeadNorm, producer == Producer::kScatterRows && !members.all(Op::kRmsNorm).empty());
-  has(FusionPart::kOptimizer, !members.all([](const Node& node) { return is_optimizer_update(node.op); }).empty());
+  has(FusionPart::kOptimizer, !members.all(is_of_optimizer).empty());
   has(FusionPart::kUpdateScales, !members.all(Op::kUpdateScales).empty());
   has(FusionPart::kMaximum, !members.all(Op::kMaximum).empty());
   return parts;

@@ -47,7 +47,7 @@ enum class FusionPart : uint32_t {
   kAccumulate = 1 << 9,  // products that start from a float32 sum
   kSiblings = 1 << 10,   // products of one x as one product
   kSlices = 1 << 11,     // a product whose result is cut into columns by its epilogue
-  kOptimizer = 1 << 12,  // updates: of parameters by one optimiser, with cast and amax of the new parameter
+  kOptimizer = 1 << 12,  // updates by one optimiser, with cast and amax of the new parameter; norms; trust ratios
   kUpdateScales = 1 << 13,
   kMaximum = 1 << 14,
   kRankSum = 1 << 15,   // before a norm: the all_reduce of a few rows, which its kernel makes

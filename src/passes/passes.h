@@ -144,7 +144,8 @@ NodeId find_foldable_product(const Graph& graph, const Target& target);
 // --- group_updates: many small nodes become a few fusions, each one launch, where the Target fuses Producer::kUpdate.
 //
 // kOptimizer: one optimiser's updates of up to 32 parameters, each with the cast and amax of the new parameter; members
-// are "adamw<n>" (the op's name), "cast<n>", "amax<n>". kUpdateScales: scales and histories of delayed scaling
+// are "adamw<n>" (the op's name), "cast<n>", "amax<n>"; also the norms of parameters and updates that trust ratios are
+// made of ("norm<n>"), and these ("ratio<n>"). kUpdateScales: scales and histories of delayed scaling
 // ("scale<n>"). kMaximum: amaxes over micro-batches ("maximum<n>"). Runs after pack, which changes shapes of
 // parameters.
 bool group_updates(Program& program, const CompileOptions& options);

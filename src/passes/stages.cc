@@ -113,7 +113,7 @@ class StageProgram {
     for (int32_t i = 0; i < old.size(); ++i) {
       const NodeId id{i};
       Node node = rewriter.mapped(id);
-      if (node.op == Op::kSquareSum) {
+      if (node.op == Op::kSquareSum && node.attr<bool>("stages")) {
         node.inputs = counted(old, id, rewriter);
         check(
             !node.inputs.empty(), ErrorCode::kUnsupported,

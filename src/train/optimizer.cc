@@ -11,29 +11,103 @@
 
 #include "base/error.h"
 #include "ir/builder.h"
-#include "ir/facts.h"
 #include "passes/passes.h"
 #include "train/schedule.h"
 
 namespace octet {
 namespace {
 
-struct OptimizerRow {
-  const char* name;
-  Op op;
-  std::array<const char*, 2> moments;              // prefixes of their names
-  Attrs (*attrs)(const OptimizerConfig&);          // of the update, without the weight decay
-  size_t (*moment_count)(const OptimizerConfig&);  // of these moments
+// What the update of a parameter is made of.
+struct UpdateParts {
+  std::string name;
+  Value param, gradient, rate, step, clip, finite;
+  std::vector<Value> moments;
+  double weight_decay;
+  bool trust;  // the rate takes the trust ratio
 };
 
-Attrs adam_attrs(const OptimizerConfig& c) { return {{"beta1", c.beta1}, {"beta2", c.beta2}, {"eps", c.eps}}; }
-Attrs sgd_attrs(const OptimizerConfig& c) { return {{"momentum", c.momentum}, {"nesterov", c.nesterov}}; }
+struct OptimizerRow {
+  const char* name;
+  std::array<const char*, 2> moments;              // prefixes of their names
+  size_t (*moment_count)(const OptimizerConfig&);  // of these moments
+  // The new parameter and moments.
+  std::vector<Value> (*update)(Builder& b, const OptimizerConfig&, const UpdateParts&);
+};
+
+std::vector<Value> results_of(NodeId node, size_t moments) {
+  std::vector<Value> results;
+  for (size_t i = 0; i <= moments; ++i) results.push_back({node, static_cast<int32_t>(i)});
+  return results;
+}
+
+Attrs adam_attrs(const OptimizerConfig& c, const UpdateParts& of) {
+  return {{"beta1", c.beta1}, {"beta2", c.beta2}, {"eps", c.eps}, {"weight_decay", of.weight_decay}};
+}
+
+Value squares_of(Builder& b, Value x, const std::string& name) {
+  return {b.emit(Op::kSquareSum, {x}, {{"stages", false}}, name), 0};
+}
+
+std::vector<Value> adamw_update(Builder& b, const OptimizerConfig& c, const UpdateParts& of) {
+  return results_of(
+      b.emit(Op::kAdamw, {of.param, of.gradient, of.moments[0], of.moments[1], of.rate, of.step, of.clip, of.finite},
+             adam_attrs(c, of), of.name),
+      2);
+}
+
+std::vector<Value> sgd_with(Builder& b, const UpdateParts& of, Value gradient, Value rate, Value clip, Attrs attrs) {
+  std::vector<Value> inputs = {of.param, gradient, rate, of.step, clip, of.finite};
+  inputs.insert(inputs.end(), of.moments.begin(), of.moments.end());
+  return results_of(b.emit(Op::kSgd, std::move(inputs), std::move(attrs), of.name), of.moments.size());
+}
+
+std::vector<Value> sgd_update(Builder& b, const OptimizerConfig& c, const UpdateParts& of) {
+  return sgd_with(b, of, of.gradient, of.rate, of.clip,
+                  {{"momentum", c.momentum}, {"nesterov", c.nesterov}, {"weight_decay", of.weight_decay}});
+}
+
+// The direction, whose step is scaled by the parameter's norm over its own (arXiv 1904.00962).
+std::vector<Value> lamb_update(Builder& b, const OptimizerConfig& c, const UpdateParts& of) {
+  const NodeId adam =
+      b.emit(Op::kAdamDirection, {of.param, of.gradient, of.moments[0], of.moments[1], of.step, of.clip, of.finite},
+             adam_attrs(c, of), of.name + ".direction");
+  Value rate = of.rate;
+  if (of.trust)
+    rate = {b.emit(Op::kTrustRatio,
+                   {squares_of(b, of.param, of.name + ".norm"), squares_of(b, {adam, 0}, of.name + ".direction.norm"),
+                    of.rate},
+                   {}, of.name + ".ratio"),
+            0};
+  UpdateParts plain = of;
+  plain.moments.clear();
+  const Value one = b.constant(1);  // the direction is of clipped gradients
+  return {
+      sgd_with(b, plain, {adam, 0}, rate, one, {{"momentum", 0.0}, {"weight_decay", 0.0}})[0], {adam, 1}, {adam, 2}};
+}
+
+// The rate of SGD, inside the momentum, scaled by the parameter's norm over the gradient's (arXiv 1708.03888).
+std::vector<Value> lars_update(Builder& b, const OptimizerConfig& c, const UpdateParts& of) {
+  Value rate = of.rate;
+  if (of.trust)
+    rate = {b.emit(Op::kTrustRatio,
+                   {squares_of(b, of.param, of.name + ".norm"), squares_of(b, of.gradient, of.name + ".gradient.norm"),
+                    of.rate, of.clip},
+                   {{"coefficient", c.trust_coefficient}, {"weight_decay", of.weight_decay}, {"eps", c.eps}},
+                   of.name + ".ratio"),
+            0};
+  return sgd_with(
+      b, of, of.gradient, rate, of.clip,
+      {{"momentum", c.momentum}, {"nesterov", c.nesterov}, {"weight_decay", of.weight_decay}, {"rate_inside", true}});
+}
+
 size_t two_moments(const OptimizerConfig&) { return 2; }
+size_t one_if_momentum(const OptimizerConfig& c) { return c.momentum != 0 ? 1 : 0; }
 
 constexpr OptimizerRow kOptimizers[] = {
-    {"adamw", Op::kAdamw, {"adam_m.", "adam_v."}, adam_attrs, two_moments},
-    {"sgd", Op::kSgd, {"sgd_momentum."}, sgd_attrs, [](const OptimizerConfig& c) -> size_t { return c.momentum != 0; }},
-    {"lamb", Op::kLamb, {"lamb_m.", "lamb_v."}, adam_attrs, two_moments},
+    {"adamw", {"adam_m.", "adam_v."}, two_moments, adamw_update},
+    {"sgd", {"sgd_momentum."}, one_if_momentum, sgd_update},
+    {"lamb", {"lamb_m.", "lamb_v."}, two_moments, lamb_update},
+    {"lars", {"lars_momentum."}, one_if_momentum, lars_update},
 };
 
 const OptimizerRow& row_of(const OptimizerConfig& config) {
@@ -62,7 +136,9 @@ bool matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-// The learning-rate factor and the weight decay of each parameter, by the settings' patterns.
+bool is_none(const std::vector<std::string>& patterns) { return patterns == std::vector<std::string>{"none"}; }
+
+// The learning-rate factor, the weight decay and the trust of each parameter, by the settings' patterns.
 class ParameterGroups {
  public:
   explicit ParameterGroups(const OptimizerConfig& config) : config_(config) {
@@ -80,10 +156,19 @@ class ParameterGroups {
     return param.results[0].shape.rank() >= 2 && !excepted ? config_.weight_decay : 0.0;
   }
 
+  // By optimizer.no_trust; without it those with weight decay.
+  bool has_trust(const Node& param) const {
+    if (config_.no_trust.empty()) return weight_decay(param) != 0;
+    return is_none(config_.no_trust) ||
+           std::ranges::none_of(config_.no_trust, [&](const auto& pattern) { return matches(pattern, param.name); });
+  }
+
   void check_patterns(const std::vector<Node>& params) const {
     std::vector<std::pair<const char*, std::string>> patterns;
     for (const LrFactor& factor : factors_) patterns.emplace_back("optimizer.lr_factors", factor.pattern);
     for (const std::string& pattern : config_.no_decay) patterns.emplace_back("optimizer.no_decay", pattern);
+    if (!is_none(config_.no_trust))
+      for (const std::string& pattern : config_.no_trust) patterns.emplace_back("optimizer.no_trust", pattern);
     for (const auto& [setting, pattern] : patterns) {
       const auto matched = [&named = pattern](const Node& param) { return matches(named, param.name); };
       const bool found = std::ranges::any_of(params, matched);
@@ -111,6 +196,8 @@ void validate(const OptimizerConfig& c) {
   validate_schedule(c);
   check(!c.nesterov || c.momentum > 0, ErrorCode::kInvalidArgument,
         "optimizer.nesterov needs a momentum: optimizer.momentum is {}", c.momentum);
+  check(c.no_trust.empty() || c.name == "lamb" || c.name == "lars", ErrorCode::kInvalidArgument,
+        "optimizer.no_trust: {} has no trust ratios: they are of lamb and lars", c.name);
 }
 
 size_t moment_count(const OptimizerConfig& config) { return row_of(config).moment_count(config); }
@@ -121,7 +208,6 @@ std::string moment_name(const OptimizerConfig& config, size_t index, const std::
 
 Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program) {
   const OptimizerRow& row = row_of(config);
-  const OpFacts& facts = op_facts(row.op);
   const size_t moments = moment_count(config);
   const ParameterGroups groups(config);
   Graph apply(GraphRole::kApply);
@@ -157,15 +243,20 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
     const std::string& name = params[i].name;
     const auto rate = rates.try_emplace(groups.lr_factor(name)).first;
     if (!rate->second.exists()) rate->second = b.scale(lr, rate->first);
-    std::vector<Value> inputs = {{apply.add(params[i]), 0}, gradients[i], rate->second, step, clip, finite};
+    UpdateParts parts{.name = name,
+                      .param = {apply.add(params[i]), 0},
+                      .gradient = gradients[i],
+                      .rate = rate->second,
+                      .step = step,
+                      .clip = clip,
+                      .finite = finite,
+                      .weight_decay = groups.weight_decay(params[i]),
+                      .trust = groups.has_trust(params[i])};
     for (size_t m = 0; m < moments; ++m)
-      inputs.insert(inputs.begin() + facts.first_moment + static_cast<ptrdiff_t>(m),
-                    b.state(moment_name(config, m, name), params[i].results[0]));
-    Attrs attrs = row.attrs(config);
-    attrs.set("weight_decay", groups.weight_decay(params[i]));
-    NodeId update = b.emit(row.op, std::move(inputs), std::move(attrs), name);
-    b.update(name, {update, 0});
-    for (size_t m = 0; m < moments; ++m) b.update(moment_name(config, m, name), {update, static_cast<int32_t>(m) + 1});
+      parts.moments.push_back(b.state(moment_name(config, m, name), params[i].results[0]));
+    const std::vector<Value> results = row.update(b, config, parts);
+    b.update(name, results[0]);
+    for (size_t m = 0; m < moments; ++m) b.update(moment_name(config, m, name), results[m + 1]);
   }
   program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
   b.output("loss", b.state(kLossSum, {DType::kF32, {1}}));

@@ -20,13 +20,16 @@ struct OptimizerConfig {
   int64_t warmup_steps = 100;  // the step where the line of the warm-up reaches lr
   int64_t decay_steps = 0;     // the step where a decay ends: 0 = train.steps
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double momentum = 0.9;  // sgd
+  double momentum = 0.9;  // sgd, lars
   bool nesterov = false;
   double weight_decay = 0.1;  // on parameters of rank >= 2
   double clip = 1.0;          // global gradient norm; 0 = off
   // Parameter groups, by patterns of names (fnmatch): "PATTERN=FACTOR" multiplies the learning rate, the first pattern
   // that matches counts; no_decay takes the decay from matrices.
   std::vector<std::string> lr_factors, no_decay;
+  // lamb, lars: parameters whose rate takes no trust ratio; empty: those without weight decay; "none": every one does.
+  std::vector<std::string> no_trust = {};
+  double trust_coefficient = 0.001;  // lars
   // The schedule's further settings.
   std::string schedule = "cosine";         // one of schedule_names()
   int64_t warmup_from = -1;                // the step, below 0, where the line of the warm-up is 0

@@ -88,7 +88,9 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("train.threads", &c.threads, {.meaning = "CPU threads; 0 = all cores", .min = 0, .max = 4096});
 
   t.add("optimizer.name", &c.optimizer.name,
-        {.meaning = "adamw; sgd (as torch.optim.SGD, dampening 0); lamb (trust ratio of parameters with weight decay)",
+        {.meaning =
+             "adamw; sgd (as torch.optim.SGD, dampening 0); lamb; lars (sgd whose rate, inside the momentum, takes a "
+             "trust ratio)",
          .choices = optimizer_names()});
   t.add("optimizer.lr", &c.optimizer.lr, {.meaning = "peak learning rate", .min = 0});
   t.add(
@@ -120,15 +122,22 @@ SettingsTable settings_of(RunConfig& c) {
          .min = 0});
   t.add("optimizer.beta1", &c.optimizer.beta1, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
   t.add("optimizer.beta2", &c.optimizer.beta2, {.meaning = "adamw, lamb", .min = 0, .max = 0.999999});
-  t.add("optimizer.eps", &c.optimizer.eps, {.meaning = "adamw, lamb (whose usual value is 1e-6)", .min = 0});
+  t.add("optimizer.eps", &c.optimizer.eps,
+        {.meaning = "adamw, lamb (whose usual value is 1e-6); lars: added below the ratio", .min = 0});
   t.add("optimizer.momentum", &c.optimizer.momentum,
-        {.meaning = "sgd; 0 = none, and no memory for it", .min = 0, .max = 0.999999});
-  t.add("optimizer.nesterov", &c.optimizer.nesterov, {.meaning = "sgd: Nesterov momentum"});
+        {.meaning = "sgd, lars; 0 = none, and no memory for it", .min = 0, .max = 0.999999});
+  t.add("optimizer.nesterov", &c.optimizer.nesterov, {.meaning = "sgd, lars: Nesterov momentum"});
   t.add("optimizer.weight_decay", &c.optimizer.weight_decay,
-        {.meaning = "on parameters of rank >= 2 (not on norms and biases); decoupled, for sgd added to the gradient",
+        {.meaning = "on parameters of rank >= 2 (not on norms and biases); decoupled, for sgd and lars added to the "
+                    "gradient",
          .min = 0});
   t.add("optimizer.no_decay", &c.optimizer.no_decay,
         {.meaning = "parameters without weight decay, besides those of rank 1: names, or patterns such as embed.*"});
+  t.add("optimizer.no_trust", &c.optimizer.no_trust,
+        {.meaning = "lamb, lars: parameters whose rate takes no trust ratio: names, or patterns; empty = those without "
+                    "weight decay; none = every rate takes it"});
+  t.add("optimizer.trust_coefficient", &c.optimizer.trust_coefficient,
+        {.meaning = "lars: what the trust ratio |p| / (|g| + weight_decay |p| + eps) is multiplied with", .min = 1e-9});
   t.add("optimizer.lr_factors", &c.optimizer.lr_factors,
         {.meaning = "PATTERN=FACTOR: the learning rate of parameters whose names match is multiplied; the first match "
                     "counts"});

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include <cerrno>
+#include <cmath>
 #include <regex>
 
 #include "base/error.h"
@@ -82,6 +83,39 @@ TEST_P(Ranks, LossesAreThoseOfOne) {
     const std::vector<double> losses = losses_of(way);
     ASSERT_EQ(losses.size(), one.size()) << way.name;
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], tolerance) << way.name << ", step " << i + 1;
+  }
+}
+
+// Norms of parameters and directions are sums over the ranks that share them, each of its own stage.
+TEST(Ranks, LambAndLarsTakeTheNormsOfWholeParameters) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  for (const char* name : {"lamb", "lars"}) {
+    const auto losses_of = [&](const Way& way, int64_t pipeline = 1, double factor = 1) {
+      RunConfig config = config_of(folder, "fp32", way);
+      config.out = folder.file(fmt::format("{} {} {} {}", name, way.name, pipeline, factor));
+      config.dropout = 0, config.pipeline = pipeline, config.steps = 4, config.eval_interval = 0;
+      config.optimizer.name = name, config.optimizer.warmup_steps = 0;
+      config.optimizer.lr = factor * (config.optimizer.name == "lamb" ? 0.02 : 4);
+      std::vector<double> losses;
+      train(config, {.on_step = [&](const RunState&, const StepResult& r) { losses.push_back(r.loss); }});
+      return losses;
+    };
+    const std::vector<double> one = losses_of({.name = "one"});
+    ASSERT_EQ(one.size(), 4u);
+    // What the norms of half a parameter would make of the rate is seen.
+    EXPECT_GT(std::abs(losses_of({.name = "half"}, 1, std::sqrt(0.5))[3] - one[3]), 2e-4) << name;
+    const auto expect_same = [&](const std::vector<double>& losses, const char* way) {
+      ASSERT_EQ(losses.size(), one.size()) << way;
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_NEAR(losses[i], one[i], 5e-5) << name << " " << way << " " << i + 1;
+    };
+    for (const Way& way :
+         {Way{.name = "tensor 2", .tensor = 2}, Way{.name = "optimizer", .data = 2, .shard = "optimizer"},
+          Way{.name = "parameters", .data = 2, .shard = "parameters"},
+          Way{.name = "tensor gradients", .tensor = 2, .data = 2, .shard = "gradients"}})
+      expect_same(losses_of(way), way.name);
+    expect_same(losses_of({.name = "stages"}, 2), "stages");
   }
 }
 

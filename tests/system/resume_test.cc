@@ -95,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Resume,
 // The moments of other optimisers are kept as AdamW's are.
 TEST(Resume, KeepsTheMomentsOfEveryOptimiser) {
   set_log_level(LogLevel::kWarning);
-  for (const auto& [name, momentum] : {std::pair{"sgd", 0.9}, std::pair{"sgd", 0.0}, std::pair{"lamb", 0.0}}) {
+  for (const auto& [name, momentum] :
+       {std::pair{"sgd", 0.9}, std::pair{"sgd", 0.0}, std::pair{"lamb", 0.0}, std::pair{"lars", 0.9}}) {
     SCOPED_TRACE(fmt::format("{} {}", name, momentum));
     TempFolder folder;
     RunConfig config = tiny_config(folder, "fp8-current");

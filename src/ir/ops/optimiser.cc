@@ -36,14 +36,16 @@ Types update_type(const Graph& graph, const Node& node) {
           input_shape(graph, node, 1), type.shape);
   for (size_t i = first_moment; i < first_moment + moments; ++i)
     if (i < node.inputs.size() && node.inputs[i].exists()) require_type(graph, node, i, type);
-  for (size_t i = first_scalar; i < first_scalar + 4; ++i) require_type(graph, node, i, f32({1}));
+  for (size_t i = first_scalar; i < first_scalar + static_cast<size_t>(facts.scalars); ++i)
+    require_type(graph, node, i, f32({1}));
   return Types(1 + moments, type);
 }
 
 // Every element is counted on one rank: of operands that an axis does not cut, on the first of that axis. The stages of
-// a pipeline have operands of their own.
+// a pipeline have operands of their own, or (stages = false) the operand is one of this stage.
 Layouts place_square_sum(const Graph& graph, const Node& node) {
-  AxisSet axes = graph.mesh()[Axis::kPipeline] > 1 ? AxisSet(Axis::kPipeline) : AxisSet();
+  const bool stages = graph.mesh()[Axis::kPipeline] > 1 && node.attr<bool>("stages");
+  AxisSet axes = stages ? AxisSet(Axis::kPipeline) : AxisSet();
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     require_settled(graph, node, i);
     axes = axes | input_layout(graph, node, i).cut_axes();
@@ -57,7 +59,7 @@ Layouts place_update(const Graph& graph, const Node& node) {
   const Layout& param = input_layout(graph, node, 0);
   require_settled(graph, node, 0);
   for (size_t i = 1; i < node.inputs.size(); ++i) {
-    if (static_cast<int>(i) >= facts.first_scalar && static_cast<int>(i) < facts.first_scalar + 4)
+    if (static_cast<int>(i) >= facts.first_scalar && static_cast<int>(i) < facts.first_scalar + facts.scalars)
       require_copies(graph, node, i);
     else
       require_is(graph, node, i, param, "as the parameter");
@@ -77,10 +79,18 @@ void arrange_clip_factor(LayoutRequest& request) {
 }
 
 void arrange_update(LayoutRequest& request) {
-  const int scalars = op_facts(request.node().op).first_scalar;
+  const OpFacts& facts = op_facts(request.node().op);
   const Layout param = request.layout(0);
   for (int i = 1; i < std::ssize(request.node().inputs); ++i)
-    request.bring(static_cast<size_t>(i), i >= scalars && i < scalars + 4 ? Layout() : param);
+    request.bring(static_cast<size_t>(i),
+                  i >= facts.first_scalar && i < facts.first_scalar + facts.scalars ? Layout() : param);
+}
+
+Types trust_ratio_type(const Graph& graph, const Node& node) {
+  for (size_t i = 0; i < 2; ++i) require_type(graph, node, i, kSquareSum);
+  for (size_t i = 2; i < node.inputs.size(); ++i)
+    if (node.inputs[i].exists()) require_type(graph, node, i, f32({1}));
+  return {f32({1})};
 }
 
 Types sgd_type(const Graph& graph, const Node& node) {
@@ -107,9 +117,10 @@ const OpFacts square_sum = {.infer = square_sum_type,
                             .no_gradient = "optimiser",
                             .cost = square_sum_cost,
                             .precision = {ResultPrecision::kUnchanged},
+                            .members_independent = true,
                             .meaning =
-                                "the sum of the squares of all elements of all inputs; not finite when an element is "
-                                "not"};
+                                "the sum of the squares of all elements of all inputs, of all stages of a pipeline "
+                                "unless stages is false; not finite when an element is not"};
 const OpFacts clip_factor = {
     .infer = clip_factor_type,
     .layouts = {place_whole, arrange_clip_factor},
@@ -136,15 +147,26 @@ const OpFacts sgd = update_facts(
      .first_scalar = 2,
      .meaning =
          "g = grad clip + weight_decay p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without "
-         "momentum); nothing changes when finite is 0"});
-const OpFacts lamb = update_facts({.infer = update_type,
-                                   .layouts = kWhole,
-                                   .cost = per_input_element<36>,
-                                   .moments = 2,
-                                   .meaning = "g = grad clip; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) "
-                                              "g^2; u = m / (1 - beta1^step) / (sqrt(v "
-                                              "/ (1 - beta2^step)) + eps) + weight_decay p; p -= lr |p| / |u| u, where "
-                                              "|p| / |u| is 1 when weight_decay, |p| "
-                                              "or |u| is 0; nothing changes when finite is 0"});
+         "momentum); with rate_inside m = momentum m + lr g; p -= lr g + momentum m with nesterov, else m; nothing "
+         "changes when finite is 0"});
+const OpFacts adam_direction = update_facts(
+    {.infer = update_type,
+     .layouts = {place_update, arrange_update},
+     .cost = per_input_element<16>,
+     .moments = 2,
+     .scalars = 3,
+     .meaning = "g = grad clip; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; direction = m / (1 - "
+                "beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay p; when finite is 0, m and v stay and "
+                "the direction is p"});
+const OpFacts trust_ratio = {
+    .infer = trust_ratio_type,
+    .layouts = kWhole,
+    .no_gradient = "optimiser",
+    .cost = per_result_element<8>,
+    .precision = {ResultPrecision::kFloat32},
+    .members_independent = true,
+    .meaning =
+        "p, u = sqrt(params), clip sqrt(updates); rate = lr coefficient p / (u + weight_decay p + eps), lr when p "
+        "or u is 0"};
 
 }  // namespace octet::facts

@@ -12,7 +12,8 @@ std::vector<Case> optimiser_cases() {
                           double finite, bool large = false, std::vector<DType> gradients = {DType::kF32}) {
     std::vector<CaseInput> inputs = {normal(f, shape), x(shape)};
     if (op != Op::kSgd) inputs.push_back(normal(f, shape, 0.1)), inputs.push_back(uniform(f, shape, 0.0, 0.1));
-    for (double scalar : {3e-4, step, clip, finite}) inputs.push_back(one(scalar));
+    if (op != Op::kAdamDirection) inputs.push_back(one(3e-4));
+    for (double scalar : {step, clip, finite}) inputs.push_back(one(scalar));
     if (attrs.get_or<double>("momentum", 0) != 0) inputs.push_back(normal(f, shape));
     cases.push_back(
         {.op = op,
@@ -20,7 +21,7 @@ std::vector<Case> optimiser_cases() {
          .inputs = std::move(inputs),
          .attrs = std::move(attrs),
          .tolerance =
-             op == Op::kSgd
+             op == Op::kSgd || op == Op::kAdamDirection  // whose results are not scaled by a small rate
                  ? Tolerance{2e-6, 5e-7, "float32: sums of three terms up to 4 that may cancel, each rounded"}
                  : Tolerance{2e-6, 5e-8,
                              "float32: a few ulp; moments are sums of two terms up to 0.5 that may cancel, each "
@@ -30,37 +31,51 @@ std::vector<Case> optimiser_cases() {
          .gradient = false});
   };
   const Attrs adam = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
-  for (Op op : {Op::kAdamw, Op::kLamb}) {
+  for (Op op : {Op::kAdamw, Op::kAdamDirection}) {
     update(op, "first_step", {7, 5}, adam, 1, 1, 1);
     update(op, "late_clipped", {67}, adam, 1000, 0.37, 1);
     update(op, "not_finite_keeps", {3, 11}, adam, 2, 1, 0);
     update(op, "257x301", {257, 301}, adam, 7, 0.5, 1, false, {f, DType::kBF16});
     update(op, "820x830", {820, 830}, adam, 3, 1, 1);
     update(op, "1024x1024", {1024, 1024}, adam, 10, 1, 1, true);
+    std::vector<CaseInput> inputs = {normal(f, {4}), given(f, {4}, {nan, inf, 1, -inf}), normal(f, {4}),
+                                     uniform(f, {4}, 0, 1)};
+    if (op == Op::kAdamw) inputs.push_back(one(3e-4));
+    for (double scalar : {5.0, nan, 0.0}) inputs.push_back(one(scalar));
     cases.push_back({.op = op,
                      .name = "nan_gradient_keeps",
-                     .inputs = {normal(f, {4}), given(f, {4}, {nan, inf, 1, -inf}), normal(f, {4}),
-                                uniform(f, {4}, 0, 1), one(3e-4), one(5), one(nan), one(0)},
+                     .inputs = std::move(inputs),
                      .attrs = adam,
                      .dtypes = {f},
                      .gradient = false});
   }
   Attrs no_decay = adam;
   no_decay.set("weight_decay", 0.0);
-  update(Op::kLamb, "no_decay", {37}, no_decay, 4, 1, 1);
-  cases.push_back({.op = Op::kLamb,
-                   .name = "zeros",
-                   .inputs = {given(f, {3}, {0, 0, 0}), given(f, {3}, {0, 0, 0}), given(f, {3}, {0, 0, 0}),
-                              given(f, {3}, {0, 0, 0}), one(3e-4), one(1), one(1), one(1)},
-                   .attrs = adam,
-                   .dtypes = {f},
-                   .gradient = false});
+  update(Op::kAdamDirection, "no_decay", {37}, no_decay, 4, 1, 1);
+  const auto ratio = [&](const std::string& name, double params, double updates, Attrs attrs, double clip = -1) {
+    std::vector<CaseInput> inputs = {given(DType::kF64, {1}, {params}), given(DType::kF64, {1}, {updates}), one(0.25)};
+    if (clip >= 0) inputs.push_back(one(clip));
+    cases.push_back({.op = Op::kTrustRatio,
+                     .name = name,
+                     .inputs = std::move(inputs),
+                     .attrs = std::move(attrs),
+                     .tolerance = {.relative = 1e-7, .reason = "float64, rounded once to float32"},
+                     .dtypes = {f},
+                     .gradient = false});
+  };
+  ratio("lamb", 17.5, 3.25, {});
+  ratio("lars", 17.5, 3.25, {{"coefficient", 0.001}, {"weight_decay", 5e-5}, {"eps", 1e-3}}, 0.37);
+  ratio("zero_params", 0, 3.25, {});
+  ratio("zero_updates", 17.5, 0, {{"coefficient", 0.001}});
   for (const bool nesterov : {false, true}) {
     const Attrs sgd = {{"momentum", 0.9}, {"nesterov", nesterov}, {"weight_decay", 0.1}};
     const std::string of = nesterov ? "nesterov_" : "momentum_";
     update(Op::kSgd, of + "67", {67}, sgd, 2, 0.37, 1);
     update(Op::kSgd, of + "257x301", {257, 301}, sgd, 7, 0.5, 1, false, {f, DType::kBF16});
     update(Op::kSgd, of + "not_finite_keeps", {3, 11}, sgd, 2, 1, 0);
+    Attrs inside = sgd;
+    inside.set("rate_inside", true);
+    update(Op::kSgd, of + "rate_inside_67x5", {67, 5}, inside, 2, 0.37, 1, false, {f, DType::kBF16});
   }
   const Attrs plain = {{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}};
   update(Op::kSgd, "plain_257x301", {257, 301}, plain, 1, 0.5, 1, false, {f, DType::kBF16});
@@ -90,6 +105,7 @@ std::vector<Case> optimiser_cases() {
   squares("two_counted", {normal(f, {257, 301}), given(f, {2}, {nan, 1}), normal(f, {130})}, false, counted({0, 2}));
   squares("last_counted", std::vector<CaseInput>(170, normal(f, {37})), false, counted({3, 169}));
   squares("none_counted", {normal(f, {7, 5})}, false, counted({}));
+  squares("of_this_stage", {normal(f, {257, 301})}, false, {{"stages", false}});
   squares("1024x1024", {normal(f, {1024, 1024})}, true);
   const auto clip = [&](const std::string& name, double squares_given, double max_norm) {
     cases.push_back({.op = Op::kClipFactor,

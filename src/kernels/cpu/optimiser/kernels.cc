@@ -1,7 +1,7 @@
 // square_sum: squares are summed in float32 within runs of fixed length and in float64 over runs and pieces in order,
 // independent of the thread count. clip_factor: the norm and the factor that clips it, of that sum.
-// Updates of float32 parameters and moments by float32 or bf16 gradients, in place: AdamW and SGD in one walk through
-// memory, LAMB in two, the first for its norms. The order of operations is torch.optim's, in float32.
+// Updates of float32 parameters and moments by float32 or bf16 gradients, in place, in one walk through memory. The
+// order of operations is torch.optim's, in float32.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -87,8 +87,8 @@ BoundKernel bind_clip(const Graph&, const Node& node) {
 template <int kMoments>
 using Values = std::array<Floats, 1 + kMoments>;
 
-// rule(gradient, values) makes the new values of elements [begin, end); kWrite: which are then stored.
-template <int kMoments, bool kWrite = true, typename Rule>
+// rule(gradient, values) makes the new values of elements [begin, end)
+template <int kMoments, typename Rule>
 void walk(const KernelArgs& args, int64_t begin, int64_t end, const Rule& rule) {
   constexpr size_t kFirstMoment = kMoments == 2 ? 2 : 6;
   std::array<const float*, 1 + kMoments> from;
@@ -103,7 +103,7 @@ void walk(const KernelArgs& args, int64_t begin, int64_t end, const Rule& rule) 
       Values<kMoments> values;
       for (size_t i = 0; i <= kMoments; ++i) values[i] = simd::load(from[i] + at, lanes);
       rule(simd::load(gradient + at, lanes), values);
-      for (size_t i = 0; kWrite && i <= kMoments; ++i)
+      for (size_t i = 0; i <= kMoments; ++i)
         if (to[i] != nullptr) simd::store(to[i] + at, values[i], lanes);
     });
   });
@@ -126,13 +126,14 @@ template <typename Run>
 BoundKernel update(const Graph& graph, const Node& node, Run run) {
   if (!is_f32_or_bf16(graph.dtype(node.inputs[1]))) return nullptr;
   const OpFacts& facts = op_facts(node.op);
-  const auto first_moment = static_cast<size_t>(facts.first_moment), moments = node.inputs.size() - 6;
-  const auto first_scalar = static_cast<size_t>(facts.first_scalar);
+  const auto first_moment = static_cast<size_t>(facts.first_moment), scalars = static_cast<size_t>(facts.scalars);
+  const size_t end = static_cast<size_t>(facts.first_scalar) + scalars, moments = node.inputs.size() - 2 - scalars;
   return [=, run = std::move(run)](const KernelArgs& args) {
     for (const Tensor& none : args.out.subspan(1 + moments))
       if (none.data != nullptr) std::memset(none.data, 0, static_cast<size_t>(none.type->bytes()));
-    const auto scalar = [&](size_t i) { return static_cast<double>(*args.in[first_scalar + i].as<const float>()); };
-    if (scalar(3) != 0) return run(args, Scalars{scalar(0), scalar(1), static_cast<float>(scalar(2))});
+    const auto scalar = [&](size_t i) { return static_cast<double>(*args.in[end - i].template as<const float>()); };
+    if (scalar(1) != 0)
+      return run(args, Scalars{scalars == 4 ? scalar(4) : 0, scalar(3), static_cast<float>(scalar(2))});
     copy_tensor(args.in[0], args.out[0]);
     for (size_t i = 0; i < moments; ++i) copy_tensor(args.in[first_moment + i], args.out[i + 1]);
   };
@@ -174,69 +175,53 @@ BoundKernel bind_adamw(const Graph& graph, const Node& node) {
   });
 }
 
-// g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m)
+// g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m). kInside: g takes lr before.
+template <bool kInside>
 BoundKernel bind_sgd(const Graph& graph, const Node& node) {
   const auto momentum = static_cast<float>(node.attr<double>("momentum"));
   const auto decay = static_cast<float>(node.attr<double>("weight_decay"));
   const bool nesterov = node.attr<bool>("nesterov"), buffered = node.inputs.size() == 7;
+  if (node.attr<bool>("rate_inside") != kInside) return bind_sgd<!kInside>(graph, node);
   return update(graph, node, [=](const KernelArgs& args, const Scalars& scalars) {
     const auto lr = static_cast<float>(scalars.lr), clip = scalars.clip;
     const auto rule = [&]<size_t kValues>(Floats g, std::array<Floats, kValues>& values) {
       Floats direction = simd::fma(values[0], decay, g * clip);
+      if constexpr (kInside) direction = lr * direction;
       if constexpr (kValues == 2) {
         values[1] = simd::fma(values[1], momentum, direction);
         direction = nesterov ? simd::fma(values[1], momentum, direction) : values[1];
       }
-      values[0] = values[0] - lr * direction;
+      values[0] = kInside ? values[0] - direction : values[0] - lr * direction;
     };
     buffered ? walk_all<1>(args, rule) : walk_all<0>(args, rule);
   });
 }
 
-// u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + eps) + wd p; p -= lr |p| / |u| u. Squares are summed in float32 in
-// runs of fixed length, in float64 over runs and pieces in order: the same for any thread count.
-BoundKernel bind_lamb(const Graph& graph, const Node& node) {
-  const int64_t count = node.results[0].shape.elements(), pieces = (count + kGrain - 1) / kGrain;
-  struct Squares {
-    double param = 0, update = 0;
-  };
-  auto sums = std::make_shared<std::vector<Squares>>(static_cast<size_t>(pieces));
-  return update(graph, node, [attrs = node.attrs, count, pieces, sums](const KernelArgs& args, const Scalars& scalars) {
+// u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + eps) + wd p
+BoundKernel bind_adam_direction(const Graph& graph, const Node& node) {
+  return update(graph, node, [attrs = node.attrs](const KernelArgs& args, const Scalars& scalars) {
     const Moments moments(attrs, scalars);
     const auto decay = static_cast<float>(attrs.get<double>("weight_decay"));
     const auto unbiased = static_cast<float>(1 / moments.correction1);
-    const auto direction = [&](Floats g, Values<2>& values) {
-      const Floats ratio = moments.refresh(g, values);
-      return simd::fma(values[0], decay, unbiased * ratio);
-    };
-    double trust = 1;
-    if (decay != 0) {
-      parallel_for(pieces, 1, [&](int64_t first, int64_t last) {
-        for (int64_t piece = first; piece < last; ++piece) {
-          Squares& sum = (*sums)[static_cast<size_t>(piece)] = {};
-          const int64_t end = std::min(count, (piece + 1) * kGrain);
-          for (int64_t begin = piece * kGrain; begin < end; begin += kRun) {
-            Floats param{}, change{};
-            walk<2, false>(args, begin, std::min(end, begin + kRun), [&](Floats g, Values<2>& values) {
-              param = simd::fma(values[0], values[0], param);
-              const Floats u = direction(g, values);
-              change = simd::fma(u, u, change);
-            });
-            sum.param += static_cast<double>(simd::sum(param));
-            sum.update += static_cast<double>(simd::sum(change));
-          }
-        }
-      });
-      Squares all;
-      for (const Squares& sum : *sums) all.param += sum.param, all.update += sum.update;
-      if (all.param > 0 && all.update > 0) trust = std::sqrt(all.param / all.update);
-    }
-    const auto step_size = static_cast<float>(scalars.lr * trust);
     walk_all<2>(args, [&](Floats g, Values<2>& values) {
-      const Floats u = direction(g, values);
-      values[0] = values[0] - step_size * u;
+      const Floats ratio = moments.refresh(g, values);
+      values[0] = simd::fma(values[0], decay, unbiased * ratio);
     });
   });
+}
+
+BoundKernel bind_trust_ratio(const Graph&, const Node& node) {
+  return [coefficient = node.attr<double>("coefficient"), decay = node.attr<double>("weight_decay"),
+          eps = node.attr<double>("eps")](const KernelArgs& args) {
+    const double params = *args.in[0].as<const double>(), updates = *args.in[1].as<const double>();
+    const double clip = args.in.size() > 3 && args.in[3].data != nullptr ? *args.in[3].as<const float>() : 1;
+    double trust = 1;
+    if (params > 0 && updates > 0 && clip > 0)
+      trust = clip == 1 && decay == 0 && eps == 0
+                  ? coefficient * std::sqrt(params / updates)
+                  : coefficient * std::sqrt(params) / (clip * std::sqrt(updates) + decay * std::sqrt(params) + eps);
+    *args.out[0].as<float>() = static_cast<float>(static_cast<double>(*args.in[2].as<const float>()) * trust);
+  };
 }
 
 }  // namespace
@@ -245,8 +230,9 @@ std::vector<KernelEntry> optimiser_kernels() {
   return {{Op::kSquareSum, "square_sum_pieces", bind_sum},
           {Op::kClipFactor, "clip_factor", bind_clip},
           {Op::kAdamw, "adamw_f32", bind_adamw},
-          {Op::kSgd, "sgd_f32", bind_sgd},
-          {Op::kLamb, "lamb_f32", bind_lamb}};
+          {Op::kSgd, "sgd_f32", bind_sgd<false>},
+          {Op::kAdamDirection, "adam_direction_f32", bind_adam_direction},
+          {Op::kTrustRatio, "trust_ratio", bind_trust_ratio}};
 }
 
 }  // namespace octet::cpu

@@ -1,5 +1,5 @@
-// Updates of parameters by AdamW, SGD (as torch.optim has them) and LAMB; the norm of all gradients with its clip
-// factor.
+// Updates of parameters by AdamW and SGD (as torch.optim has them), the direction and the trust ratio that make LAMB
+// and LARS; the norm of all gradients with its clip factor.
 #include "kernels/cpu/reference.h"
 #include "ir/facts.h"
 #include "kernels/common/parts.h"
@@ -19,8 +19,10 @@ Scalars begin_update(const Node& node, RefInputs in, RefResults out) {
   out[0].values = in[0]->values;
   for (size_t i = 1; i < out.size(); ++i)
     if (present(in, first_moment + i - 1)) out[i].values = in[first_moment + i - 1]->values;
-  const auto scalar = [&](size_t i) { return (*in[static_cast<size_t>(facts.first_scalar) + i])[0]; };
-  return {scalar(0), scalar(1), scalar(2), scalar(3) != 0};
+  const auto scalar = [&](int from_end) {
+    return (*in[static_cast<size_t>(facts.first_scalar + facts.scalars - from_end)])[0];
+  };
+  return {facts.scalars == 4 ? scalar(4) : 0, scalar(3), scalar(2), scalar(1) != 0};
 }
 
 // m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2 of element i; returns m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps).
@@ -68,37 +70,38 @@ void adamw(const Node& node, RefInputs in, RefResults out) {
 }
 
 // g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m; g without a buffer m).
+// rate_inside: g takes lr before it is added to m.
 void sgd(const Node& node, RefInputs in, RefResults out) {
   const Scalars scalars = begin_update(node, in, out);
   const double momentum = node.attrs.get<double>("momentum"), decay = node.attrs.get<double>("weight_decay");
+  const bool inside = node.attr<bool>("rate_inside");
   if (!scalars.finite) return;
   for (size_t i = 0; i < in[0]->values.size(); ++i) {
     double &p = out[0].values[i], &m = out[1].values[i];
     double g = in[1]->values[i] * scalars.clip + decay * p;
+    if (inside) g *= scalars.lr;
     if (present(in, 6)) {
       m = momentum * m + g;
       g = node.attrs.get<bool>("nesterov") ? g + momentum * m : m;
     }
-    p -= scalars.lr * g;
+    p -= inside ? g : scalars.lr * g;
   }
 }
 
-// u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p; p -= lr |p| / |u| u, with a ratio of 1 when wd, |p| or |u|
-// is 0.
-void lamb(const Node& node, RefInputs in, RefResults out) {
+// u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p
+void adam_direction(const Node& node, RefInputs in, RefResults out) {
   const Scalars scalars = begin_update(node, in, out);
-  const double decay = node.attrs.get<double>("weight_decay");
   if (!scalars.finite) return;
-  std::vector<double>& p = out[0].values;
-  std::vector<double> update(p.size());
-  double params = 0, updates = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    update[i] = refresh_moments(node, scalars, in, out, i) + decay * p[i];
-    params += p[i] * p[i];
-    updates += update[i] * update[i];
-  }
-  const double ratio = decay != 0 && params > 0 && updates > 0 ? std::sqrt(params / updates) : 1;
-  for (size_t i = 0; i < p.size(); ++i) p[i] -= scalars.lr * ratio * update[i];
+  for (size_t i = 0; i < in[0]->values.size(); ++i)
+    out[0].values[i] =
+        refresh_moments(node, scalars, in, out, i) + node.attrs.get<double>("weight_decay") * in[0]->values[i];
+}
+
+// rate = lr coefficient |p| / (clip |u| + wd |p| + eps), lr when |p| or |u| is 0
+void trust_ratio(const Node& node, RefInputs in, RefResults out) {
+  const double p = std::sqrt((*in[0])[0]), u = std::sqrt((*in[1])[0]) * (present(in, 3) ? (*in[3])[0] : 1);
+  const double below = u + node.attr<double>("weight_decay") * p + node.attr<double>("eps");
+  out[0].values[0] = (*in[2])[0] * (p > 0 && u > 0 ? node.attr<double>("coefficient") * p / below : 1);
 }
 
 }  // namespace octet::cpu::reference

@@ -14,13 +14,15 @@ std::vector<cpu::Case> optimiser_bench_cases() {
   };
   for (const Size& s : {Size{"vector", {4096}}, Size{"4096x4096", {4096, 4096}}, Size{"16384x4096", {16384, 4096}},
                         Size{"table", {51200, 4096}}}) {
-    for (Op op : {Op::kAdamw, Op::kLamb})
-      cases.push_back(
-          {.op = op,
-           .name = s.name,
-           .inputs = {normal(f, s.shape), x(s.shape), normal(f, s.shape), normal(f, s.shape), given(f, {1}, {3e-4}),
-                      given(f, {1}, {1000}), given(f, {1}, {0.5}), given(f, {1}, {1})},
-           .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}});
+    for (Op op : {Op::kAdamw, Op::kAdamDirection}) {
+      std::vector<CaseInput> inputs = {normal(f, s.shape), x(s.shape), normal(f, s.shape), normal(f, s.shape)};
+      if (op == Op::kAdamw) inputs.push_back(given(f, {1}, {3e-4}));
+      for (double scalar : {1000.0, 0.5, 1.0}) inputs.push_back(given(f, {1}, {scalar}));
+      cases.push_back({.op = op,
+                       .name = s.name,
+                       .inputs = std::move(inputs),
+                       .attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}});
+    }
     cases.push_back({.op = Op::kSgd,
                      .name = s.name,
                      .inputs = {normal(f, s.shape), x(s.shape), given(f, {1}, {3e-4}), given(f, {1}, {1000}),
@@ -39,7 +41,7 @@ std::vector<cpu::Case> optimiser_bench_cases() {
   for (int layer = 0; layer < 4; ++layer) {
     for (Shape shape : {Shape{12288, 4096}, Shape{4096, 4096}, Shape{4096}}) shapes.push_back(std::move(shape));
   }
-  for (Op op : {Op::kAdamw, Op::kSgd, Op::kLamb}) cases.push_back(update_group_case(op, shapes, 1));
+  for (Op op : {Op::kAdamw, Op::kSgd, Op::kAdamDirection}) cases.push_back(update_group_case(op, shapes, 1));
   cases.push_back(update_group_case(Op::kAdamw, std::vector<Shape>(32, Shape{4096}), 1));
   return cases;
 }

@@ -35,7 +35,8 @@ cpu::Case update_group_case(Op op, const std::vector<Shape>& shapes, double fini
       const double decay = n % 2 == 0 ? 0.1 : 0.0;
       std::vector<Value> inputs(leaves.begin() + static_cast<ptrdiff_t>(i),
                                 leaves.begin() + static_cast<ptrdiff_t>(i + 2 + moments));
-      inputs.insert(inputs.begin() + op_facts(op).first_scalar, leaves.begin(), leaves.begin() + 4);
+      inputs.insert(inputs.begin() + op_facts(op).first_scalar, leaves.begin() + 4 - op_facts(op).scalars,
+                    leaves.begin() + 4);
       const Attrs attrs = op == Op::kSgd
                               ? Attrs{{"momentum", 0.9}, {"nesterov", true}, {"weight_decay", decay}}
                               : Attrs{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", decay}};

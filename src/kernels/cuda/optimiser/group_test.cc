@@ -37,7 +37,7 @@ TEST_P(UpdateGroup, EqualsItsMembers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimisers, UpdateGroup, testing::Values("adamw", "sgd", "lamb"),
+INSTANTIATE_TEST_SUITE_P(Optimisers, UpdateGroup, testing::Values("adamw", "sgd", "adam_direction"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -19,12 +19,13 @@ UpdateTable step_of(const Node& node) {
   table.beta1 = node.attrs.get_or<double>("beta1", node.attrs.get_or<double>("momentum", 0));
   table.beta2 = node.attrs.get_or<double>("beta2", 0), table.eps = node.attrs.get_or<double>("eps", 0);
   table.nesterov = node.attrs.get_or<bool>("nesterov", false);
+  table.rate_inside = node.attrs.get_or<bool>("rate_inside", false);
   return table;
 }
 
 // Where an update's operands are among the node's inputs and results; -1: absent.
 struct Member {
-  int param, grad, m, v = -1, new_param, new_m, new_v = -1, copy = -1, amax = -1;
+  int param, grad, lr = -1, m, v = -1, new_param, new_m, new_v = -1, copy = -1, amax = -1;
   int64_t count;
   double weight_decay;
   bool grad_bf16;
@@ -41,19 +42,16 @@ Member member_of(const FusionBody& body, const Node& update) {
                 .count = update.results[0].shape.elements(),
                 .weight_decay = update.attrs.get<double>("weight_decay"),
                 .grad_bf16 = body.graph().dtype(update.inputs[1]) == DType::kBF16};
+  if (facts.scalars == 4) member.lr = body.input(update, static_cast<size_t>(facts.first_scalar));
   if (facts.moments == 2) member.v = body.input(update, moment + 1), member.new_v = body.result(update, 2);
   return member;
 }
 
-// workspace: LAMB's trust ratios, and two float64 for every piece of its parameters.
 BoundKernel bind_members(const FusionBody& body, const Node& first, std::vector<Member> members) {
-  std::array<int, 4> scalars;  // lr, step, clip, finite
-  for (size_t i = 0; i < 4; ++i)
-    scalars[i] = body.input(first, static_cast<size_t>(op_facts(first.op).first_scalar) + i);
-  int64_t pieces = 0;
-  if (first.op == Op::kLamb)
-    for (const Member& m : members) pieces += (m.count + kLambPiece - 1) / kLambPiece;
-  const int64_t workspace = pieces == 0 ? 0 : kLambTrustBytes + pieces * int64_t{2 * sizeof(double)};
+  std::array<int, 3> scalars;  // step, clip, finite
+  const OpFacts& facts = op_facts(first.op);
+  for (size_t i = 0; i < 3; ++i)
+    scalars[i] = body.input(first, static_cast<size_t>(facts.first_scalar + facts.scalars - 3) + i);
   auto run = [op = first.op, step = step_of(first), members = std::move(members),
               scalars](const KernelArgs& args) mutable {
     const auto in = [&](int i) { return at<const float>(args.in, i); };
@@ -69,18 +67,19 @@ BoundKernel bind_members(const FusionBody& body, const Node& first, std::vector<
                                     .new_v = out(m.new_v),
                                     .copy = out(m.copy),
                                     .amax = out(m.amax),
+                                    .lr = in(m.lr),
                                     .count = m.count,
                                     .weight_decay = m.weight_decay,
                                     .grad_bf16 = m.grad_bf16};
     }
-    step.lr = in(scalars[0]), step.step = in(scalars[1]), step.clip = in(scalars[2]), step.finite = in(scalars[3]);
+    step.step = in(scalars[0]), step.clip = in(scalars[1]), step.finite = in(scalars[2]);
     switch (op) {
       case Op::kSgd: return launch_sgd(step, args.stream);
-      case Op::kLamb: return launch_lamb(step, args.workspace.data(), args.stream);
+      case Op::kAdamDirection: return launch_adam_direction(step, args.stream);
       default: return launch_adamw(step, args.stream);
     }
   };
-  return {std::move(run), workspace};
+  return run;
 }
 
 BoundKernel bind_update(DeviceContext&, const Graph& graph, const Node& node) {
@@ -115,7 +114,93 @@ BoundKernel bind_group(DeviceContext&, const Fusion& fusion) {
   return first != nullptr ? bind_members(body, *first, std::move(members)) : BoundKernel();
 }
 
+// --- norms and trust ratios, alone and in groups
+
+// square_sums of a tensor each, whatever the body has beside their inputs.
+BoundKernel bind_norms(const FusionBody& body, const std::vector<const Node*>& norms) {
+  struct Norm {
+    int x, sum;
+    int64_t count;
+    bool bf16;
+  };
+  std::vector<Norm> members;
+  int64_t pieces = 0;
+  for (const Node* norm : norms) {
+    const TensorType& type = body.graph().type(norm->inputs[0]);
+    if (!is_f32_or_bf16(type.dtype) || norm->inputs.size() != 1 || std::ssize(members) == kNormInputs) return {};
+    const int64_t count = is_counted(*norm, 0) ? type.shape.elements() : 0;
+    members.push_back({body.input(*norm, 0), body.result(*norm, 0), count, type.dtype == DType::kBF16});
+    pieces += std::max<int64_t>(1, (count + kSquarePiece - 1) / kSquarePiece);
+  }
+  const auto run = [members = std::move(members)](const KernelArgs& args) {
+    NormTable table;
+    for (const Norm& norm : members) {
+      table.inputs[table.count] = {at<const void>(args.in, norm.x), norm.count, table.pieces, norm.bf16};
+      table.sums[table.count++] = at<double>(args.out, norm.sum);
+      table.pieces += static_cast<int32_t>(std::max<int64_t>(1, (norm.count + kSquarePiece - 1) / kSquarePiece));
+    }
+    launch_norms(table, reinterpret_cast<double*>(args.workspace.data()), args.stream);
+  };
+  return {run, pieces * int64_t{sizeof(double)}};
+}
+
+BoundKernel bind_ratios(const FusionBody& body, const std::vector<const Node*>& ratios) {
+  struct Ratio {
+    int params, updates, lr, clip = -1, rate;
+    double weight_decay;
+  };
+  if (std::ssize(ratios) > kUpdateEntries) return {};
+  std::vector<Ratio> members;
+  for (const Node* ratio : ratios) {
+    Ratio& member = members.emplace_back(Ratio{.params = body.input(*ratio, 0),
+                                               .updates = body.input(*ratio, 1),
+                                               .lr = body.input(*ratio, 2),
+                                               .rate = body.result(*ratio, 0),
+                                               .weight_decay = ratio->attr<double>("weight_decay")});
+    if (ratio->operand("clip").exists()) member.clip = body.input(*ratio, 3);
+  }
+  return [members = std::move(members), coefficient = ratios[0]->attr<double>("coefficient"),
+          eps = ratios[0]->attr<double>("eps")](const KernelArgs& args) {
+    RatioTable table;
+    table.coefficient = coefficient, table.eps = eps;
+    for (const Ratio& m : members)
+      table.entries[table.count++] = {.params = at<const double>(args.in, m.params),
+                                      .updates = at<const double>(args.in, m.updates),
+                                      .lr = at<const float>(args.in, m.lr),
+                                      .clip = at<const float>(args.in, m.clip),
+                                      .rate = at<float>(args.out, m.rate),
+                                      .weight_decay = m.weight_decay};
+    launch_trust_ratios(table, args.stream);
+  };
+}
+
+BoundKernel bind_ratio(DeviceContext&, const Graph& graph, const Node& node) {
+  return bind_ratios(FusionBody(graph, node), {&node});
+}
+
+// The members of a body that has none but of this op.
+std::vector<const Node*> members_of(const FusionBody& body, Op op) {
+  std::vector<const Node*> members;
+  for (const Node& node : body.graph().nodes()) {
+    if (node.op == Op::kInput) continue;
+    if (node.op != op) return {};
+    members.push_back(&node);
+  }
+  return members;
+}
+
+BoundKernel bind_norm_group(DeviceContext&, const Fusion& fusion) {
+  const auto norms = members_of(fusion.body, Op::kSquareSum);
+  return norms.empty() ? BoundKernel() : bind_norms(fusion.body, norms);
+}
+
+BoundKernel bind_ratio_group(DeviceContext&, const Fusion& fusion) {
+  const auto ratios = members_of(fusion.body, Op::kTrustRatio);
+  return ratios.empty() ? BoundKernel() : bind_ratios(fusion.body, ratios);
+}
+
 BoundKernel bind_squares(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!node.attr<bool>("stages") && node.inputs.size() == 1) return bind_norms(FusionBody(graph, node), {&node});
   if (!std::ranges::all_of(node.inputs, [&](Value v) { return is_f32_or_bf16(graph.dtype(v)); })) return {};
   const int64_t launches = (std::ssize(node.inputs) + kSquareInputs - 1) / kSquareInputs;
   std::vector<bool> counted;
@@ -149,8 +234,11 @@ BoundKernel bind_clip(DeviceContext&, const Graph&, const Node& node) {
 constexpr KernelEntry kKernels[] = {
     {Op::kAdamw, "adamw", bind_update},
     {Op::kSgd, "sgd", bind_update},
-    {Op::kLamb, "lamb", bind_update},
+    {Op::kAdamDirection, "adam_direction", bind_update},
+    {Op::kTrustRatio, "trust_ratio", bind_ratio},
     {{Producer::kUpdate}, "update_group", bind_group},
+    {{Producer::kUpdate}, "norm_group", bind_norm_group},
+    {{Producer::kUpdate}, "trust_ratio_group", bind_ratio_group},
     {Op::kSquareSum, "square_sum_pieces", bind_squares},
     {Op::kClipFactor, "clip_factor", bind_clip},
 };

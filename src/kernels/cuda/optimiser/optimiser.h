@@ -17,31 +17,28 @@ struct UpdateEntry {
   const float *param = nullptr, *m = nullptr, *v = nullptr;
   const void* grad = nullptr;
   float *new_param = nullptr, *new_m = nullptr, *new_v = nullptr;
-  void* copy = nullptr;          // the refreshed parameter in bf16
-  float* amax = nullptr;         // [1], of the refreshed parameter
-  const float* trust = nullptr;  // [1], LAMB's |p| / |u|: set, like the next two and `vector`, by the launchers
+  void* copy = nullptr;       // the refreshed parameter in bf16
+  float* amax = nullptr;      // [1], of the refreshed parameter
+  const float* lr = nullptr;  // [1]; adam_direction has none
   int64_t count = 0;
   double weight_decay = 0;
-  int32_t first_chunk = 0, first_piece = 0;
-  bool grad_bf16 = false;  // else float32
-  bool vector = false;     // 16-byte accesses fit
+  int32_t first_chunk = 0;  // set, like `vector`, by the launchers
+  bool grad_bf16 = false;   // else float32
+  bool vector = false;      // 16-byte accesses fit
 };
 
 inline constexpr int kUpdateEntries = TargetLimits{}.update_params;  // of one launch: a table in its parameters
 
 struct UpdateTable {
   UpdateEntry entries[kUpdateEntries];
-  int32_t count = 0, chunks = 0, pieces = 0;
-  const float *lr = nullptr, *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
-  double beta1 = 0, beta2 = 0, eps = 0;                                            // beta1: also SGD's momentum
-  bool nesterov = false;
+  int32_t count = 0, chunks = 0;
+  const float *step = nullptr, *clip = nullptr, *finite = nullptr;  // [1] each
+  double beta1 = 0, beta2 = 0, eps = 0;                             // beta1: also SGD's momentum
+  bool nesterov = false, rate_inside = false;                       // of SGD
 };
 void launch_adamw(const UpdateTable& table, cudaStream_t stream);
 void launch_sgd(const UpdateTable& table, cudaStream_t stream);
-// Partial squares of each piece of kLambPiece elements, the trust ratios they make, then the updates.
-void launch_lamb(UpdateTable table, void* workspace, cudaStream_t stream);
-inline constexpr int64_t kLambPiece = 16 * 1024;
-inline constexpr int64_t kLambTrustBytes = 256;  // of the workspace, before two float64 a piece
+void launch_adam_direction(const UpdateTable& table, cudaStream_t stream);  // new_param: the direction
 
 // One gradient of a sum of squares.
 struct SquareInput {
@@ -65,6 +62,29 @@ struct SquareTable {
 void launch_square_partials(const SquareTable& table, double* partials, cudaStream_t stream);
 // partials [launches * kSquareBlocks] -> sum [1]
 void launch_square_join(const double* partials, int64_t launches, double* sum, cudaStream_t stream);
+// Sums of their own: of each input into sums[i] [1]; partials [pieces], an input without elements has one.
+inline constexpr int kNormInputs = 2 * kUpdateEntries;  // of one launch
+struct NormTable {
+  SquareInput inputs[kNormInputs];
+  double* sums[kNormInputs];
+  int32_t count = 0, pieces = 0;
+};
+void launch_norms(const NormTable& table, double* partials, cudaStream_t stream);
+
+// rate = lr coefficient sqrt(params) / (clip sqrt(updates) + weight_decay sqrt(params) + eps), lr where either is 0.
+struct RatioEntry {
+  const double *params = nullptr, *updates = nullptr;  // [1] each
+  const float *lr = nullptr, *clip = nullptr;          // [1]; no clip: 1
+  float* rate = nullptr;                               // [1]
+  double weight_decay = 0;
+};
+struct RatioTable {
+  RatioEntry entries[kUpdateEntries];
+  int32_t count = 0;
+  double coefficient = 1, eps = 0;
+};
+void launch_trust_ratios(const RatioTable& table, cudaStream_t stream);
+
 // squares [1] -> [1] each, which may be null. max_norm 0: no clipping.
 void launch_clip_factor(const double* squares, double max_norm, float* norm, float* clip, float* finite,
                         cudaStream_t stream);

@@ -1,5 +1,6 @@
 // square_sum in two stages: every block sums the squares of its pieces, one block joins the sums. Pieces go to blocks
-// by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum.
+// by number, so the bits depend on shapes alone. clip_factor is one thread's work on that sum. Norms of single tensors
+// have a block a piece, then a block a tensor.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/reduce.cuh"
 #include "kernels/cuda/optimiser/optimiser.h"
@@ -86,7 +87,56 @@ __global__ void clip_factor_kernel(const double* squares, double max_norm, float
   if (finite != nullptr) *finite = isfinite(*squares) ? 1.0f : 0.0f;
 }
 
+// The input of a piece.
+__device__ __forceinline__ int32_t input_of(const NormTable& table, int32_t piece) {
+  int32_t input = 0;
+  while (input + 1 < table.count && table.inputs[input + 1].first_piece <= piece) ++input;
+  return input;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_partials_kernel(const __grid_constant__ NormTable table, double* partials) {
+  __shared__ double scratch[kThreads / 32];
+  const auto piece = static_cast<int32_t>(blockIdx.x);
+  const SquareInput& of = table.inputs[input_of(table, piece)];
+  const int64_t begin = (piece - of.first_piece) * kSquarePiece, count = min(kSquarePiece, of.count - begin);
+  double total = of.bf16 ? squares_of(static_cast<const bf16*>(of.data) + begin, count)
+                         : squares_of(static_cast<const float*>(of.data) + begin, count);
+  total = block_sum<kThreads>(total, scratch);
+  if (threadIdx.x == 0) partials[piece] = total;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_join_kernel(const __grid_constant__ NormTable table, const double* partials) {
+  __shared__ double scratch[kThreads / 32];
+  const auto input = static_cast<int32_t>(blockIdx.x);
+  const int32_t end = input + 1 < table.count ? table.inputs[input + 1].first_piece : table.pieces;
+  double squares = 0;
+  for (int32_t i = table.inputs[input].first_piece + static_cast<int32_t>(threadIdx.x); i < end; i += kThreads)
+    squares += partials[i];
+  squares = block_sum<kThreads>(squares, scratch);
+  if (threadIdx.x == 0) *table.sums[input] = squares;
+}
+
+__global__ void trust_ratios_kernel(const __grid_constant__ RatioTable table) {
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  if (i >= table.count) return;
+  const RatioEntry& e = table.entries[i];
+  const double p = sqrt(*e.params), u = sqrt(*e.updates) * (e.clip == nullptr ? 1.0 : static_cast<double>(*e.clip));
+  const double trust = p > 0 && u > 0 ? table.coefficient * p / (u + e.weight_decay * p + table.eps) : 1.0;
+  *e.rate = static_cast<float>(static_cast<double>(*e.lr) * trust);
+}
+
 }  // namespace
+
+void launch_norms(const NormTable& table, double* partials, cudaStream_t stream) {
+  norm_partials_kernel<<<static_cast<unsigned>(table.pieces), kThreads, 0, stream>>>(table, partials);
+  norm_join_kernel<<<static_cast<unsigned>(table.count), kThreads, 0, stream>>>(table, partials);
+}
+
+void launch_trust_ratios(const RatioTable& table, cudaStream_t stream) {
+  trust_ratios_kernel<<<1, kUpdateEntries, 0, stream>>>(table);
+}
 
 void launch_square_partials(const SquareTable& table, double* partials, cudaStream_t stream) {
   square_partials_kernel<<<kSquareBlocks, kThreads, 0, stream>>>(table, partials);

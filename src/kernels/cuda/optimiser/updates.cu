@@ -89,13 +89,12 @@ __device__ __forceinline__ uint32_t walk_elements(const UpdateTable& table, cons
   return most;
 }
 
-// The last entry whose first chunk (or piece) is at or before this one.
-template <int32_t UpdateEntry::*kFirst = &UpdateEntry::first_chunk>
+// The last entry whose first chunk is at or before this one.
 __device__ __forceinline__ int entry_of(const UpdateTable& table, int32_t chunk) {
   int first = 0;
 #pragma unroll
   for (int step = kUpdateEntries / 2; step > 0; step /= 2)
-    if (first + step < table.count && table.entries[first + step].*kFirst <= chunk) first += step;
+    if (first + step < table.count && table.entries[first + step].first_chunk <= chunk) first += step;
   return first;
 }
 
@@ -153,7 +152,7 @@ void launch_updates(const UpdateTable& table, cudaStream_t stream) {
   if (few.chunks > 0) update_kernel<Rule, false><<<static_cast<unsigned>(few.chunks), kThreads, 0, stream>>>(few);
 }
 
-// --- the moments of Adam, shared by AdamW and LAMB. Their bias corrections are made in float64 once a block
+// --- the moments of Adam, shared by AdamW and adam_direction. Their bias corrections are made in float64 once a block
 struct AdamConstants {
   float clip, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
 };
@@ -191,8 +190,8 @@ struct AdamwRule {
 
   static __device__ __forceinline__ void make(const UpdateTable& table, const UpdateEntry& e, Constants& to) {
     make_adam_constants(table, to, [&](double correction) {
-      to.decay = static_cast<float>(1 - static_cast<double>(*table.lr) * e.weight_decay);
-      to.step_size = static_cast<float>(static_cast<double>(*table.lr) / correction);
+      to.decay = static_cast<float>(1 - static_cast<double>(*e.lr) * e.weight_decay);
+      to.step_size = static_cast<float>(static_cast<double>(*e.lr) / correction);
     });
   }
   static __device__ __forceinline__ void step(const Constants& k, float& p, float g, float& m, float& v) {
@@ -206,110 +205,47 @@ struct SgdRule {
   static constexpr int kMoments = 1;
   struct Constants {
     float clip, decay, lr, momentum;
-    bool buffer, nesterov;
+    bool buffer, nesterov, inside;
   };
 
   static __device__ __forceinline__ void make(const UpdateTable& table, const UpdateEntry& e, Constants& to) {
     if (threadIdx.x != 0) return;
-    to.clip = *table.clip, to.lr = *table.lr;
+    to.clip = *table.clip, to.lr = *e.lr;
     to.decay = static_cast<float>(e.weight_decay), to.momentum = static_cast<float>(table.beta1);
-    to.buffer = e.m != nullptr, to.nesterov = table.nesterov;
+    to.buffer = e.m != nullptr, to.nesterov = table.nesterov, to.inside = table.rate_inside;
   }
-  // g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m)
+  // g = grad clip + wd p; m = momentum m + g; p -= lr (g + momentum m with nesterov, else m). inside: g takes lr
+  // before.
   static __device__ __forceinline__ void step(const Constants& k, float& p, float g, float& m, float&) {
     float direction = fmaf(p, k.decay, g * k.clip);
+    if (k.inside) direction = k.lr * direction;
     if (k.buffer) {
       m = fmaf(m, k.momentum, direction);
       direction = k.nesterov ? fmaf(m, k.momentum, direction) : m;
     }
-    p -= k.lr * direction;
+    p -= k.inside ? direction : k.lr * direction;
   }
 };
 
-// --- LAMB in two walks through memory: 16 bytes a parameter for the norms of parameters and updates, 28 for the
-// updates. Squares are summed in float64 in an order fixed by shapes
-struct LambRule {
+// --- adam_direction: 28 bytes a parameter; the direction stands for the new parameter
+struct DirectionRule {
   static constexpr int kMoments = 2;
   struct Constants : AdamConstants {
     float unbiased;
   };
 
-  template <bool kTrust = true>  // false: before it is known
   static __device__ __forceinline__ void make(const UpdateTable& table, const UpdateEntry& e, Constants& to) {
     make_adam_constants(table, to, [&](double correction) {
       to.decay = static_cast<float>(e.weight_decay);
       to.unbiased = static_cast<float>(1 / correction);
-      if (kTrust) to.step_size = static_cast<float>(static_cast<double>(*table.lr) * static_cast<double>(*e.trust));
     });
   }
   // u = m / (1 - b1^t) / (sqrt(v) / sqrt(1 - b2^t) + eps) + wd p
-  static __device__ __forceinline__ float direction(const Constants& k, float p, float g, float& m, float& v) {
-    const float ratio = refresh_moments(k, g, m, v);
-    return fmaf(p, k.decay, k.unbiased * ratio);
-  }
   static __device__ __forceinline__ void step(const Constants& k, float& p, float g, float& m, float& v) {
-    const float u = direction(k, p, g, m, v);
-    p -= k.step_size * u;
+    const float ratio = refresh_moments(k, g, m, v);
+    p = fmaf(p, k.decay, k.unbiased * ratio);
   }
 };
-
-struct Squares {
-  double param = 0, update = 0;
-};
-
-template <int kCount, typename G>
-__device__ __forceinline__ void add_squares(const UpdateEntry& e, int64_t i, const LambRule::Constants& k,
-                                            Squares& sums) {
-  Run<LambRule, kCount, G> run;
-  run.read(e, i);
-  unroll<kCount>([&](int j) {
-    const double p = run.p[j], u = LambRule::direction(k, run.p[j], run.g[j], run.m[j], run.v[j]);
-    sums.param = fma(p, p, sums.param), sums.update = fma(u, u, sums.update);
-  });
-}
-
-template <typename G>
-__device__ __forceinline__ Squares squares_of(const UpdateEntry& e, int64_t begin, const LambRule::Constants& k) {
-  const int64_t end = min(begin + kLambPiece, e.count);
-  Squares sums;
-  int64_t i = begin + threadIdx.x * kVec;
-  for (; e.vector && i + kVec <= end; i += kThreads * kVec) add_squares<kVec, G>(e, i, k, sums);
-  for (; i < end; i += kThreads * kVec) {
-    for (int64_t last = i; last < min(i + kVec, end); ++last) add_squares<1, G>(e, last, k, sums);
-  }
-  return sums;
-}
-
-// A block a piece.
-__global__ void __launch_bounds__(kThreads)
-    lamb_squares_kernel(const __grid_constant__ UpdateTable table, Squares* partials) {
-  __shared__ LambRule::Constants shared;
-  __shared__ double scratch[kThreads / 32];
-  const auto piece = static_cast<int32_t>(blockIdx.x);
-  const UpdateEntry& e = table.entries[entry_of<&UpdateEntry::first_piece>(table, piece)];
-  if (threadIdx.x < 2) LambRule::make<false>(table, e, shared);
-  __syncthreads();
-  const int64_t begin = (piece - e.first_piece) * kLambPiece;
-  Squares sums = e.grad_bf16 ? squares_of<bf16>(e, begin, shared) : squares_of<float>(e, begin, shared);
-  sums.param = block_sum<kThreads>(sums.param, scratch);
-  sums.update = block_sum<kThreads>(sums.update, scratch);
-  if (threadIdx.x == 0) partials[piece] = sums;
-}
-
-// A block an entry; an entry without weight decay has no pieces, and a trust ratio of 1.
-__global__ void __launch_bounds__(kThreads)
-    lamb_trust_kernel(const __grid_constant__ UpdateTable table, const Squares* partials, float* trust) {
-  __shared__ double scratch[kThreads / 32];
-  const auto entry = static_cast<int32_t>(blockIdx.x);
-  const int32_t end = entry + 1 < table.count ? table.entries[entry + 1].first_piece : table.pieces;
-  Squares all;
-  for (int32_t i = table.entries[entry].first_piece + static_cast<int32_t>(threadIdx.x); i < end; i += kThreads)
-    all.param += partials[i].param, all.update += partials[i].update;
-  all.param = block_sum<kThreads>(all.param, scratch);
-  all.update = block_sum<kThreads>(all.update, scratch);
-  if (threadIdx.x == 0)
-    trust[entry] = all.param > 0 && all.update > 0 ? static_cast<float>(sqrt(all.param / all.update)) : 1.0f;
-}
 
 }  // namespace
 
@@ -317,21 +253,8 @@ void launch_adamw(const UpdateTable& table, cudaStream_t stream) { launch_update
 
 void launch_sgd(const UpdateTable& table, cudaStream_t stream) { launch_updates<SgdRule>(table, stream); }
 
-void launch_lamb(UpdateTable table, void* workspace, cudaStream_t stream) {
-  auto* trust = static_cast<float*>(workspace);
-  auto* partials = reinterpret_cast<Squares*>(static_cast<std::byte*>(workspace) + kLambTrustBytes);
-  table.pieces = 0;
-  for (int i = 0; i < table.count; ++i) {
-    UpdateEntry& e = table.entries[i];
-    e.trust = trust + i;
-    e.vector = fits_vectors(e);
-    e.first_piece = table.pieces;
-    if (e.weight_decay != 0) table.pieces += static_cast<int32_t>((e.count + kLambPiece - 1) / kLambPiece);
-  }
-  if (table.pieces > 0)
-    lamb_squares_kernel<<<static_cast<unsigned>(table.pieces), kThreads, 0, stream>>>(table, partials);
-  lamb_trust_kernel<<<static_cast<unsigned>(table.count), kThreads, 0, stream>>>(table, partials, trust);
-  launch_updates<LambRule>(table, stream);
+void launch_adam_direction(const UpdateTable& table, cudaStream_t stream) {
+  launch_updates<DirectionRule>(table, stream);
 }
 
 }  // namespace octet::cuda
