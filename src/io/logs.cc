@@ -9,10 +9,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "io/tfrecord.h"
 
 namespace octet {
 namespace {
@@ -38,10 +38,6 @@ void put_bytes(std::string* out, uint32_t field, std::string_view bytes) {
   put_key(out, field, kBytes);
   put_varint(out, bytes.size());
   out->append(bytes);
-}
-
-uint32_t masked_crc(std::string_view data) {
-  return std::rotr(crc32c(data.data(), static_cast<int64_t>(data.size())), 15) + 0xa282ead8u;
 }
 
 double now_seconds() {

@@ -81,6 +81,7 @@ void add_tokenizer_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_data_dedup_command(CLI::App& data);
 void add_data_clean_command(CLI::App& data);
+void add_data_bert_command(CLI::App& data);
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_quantize_command(CLI::App& app);

@@ -2,22 +2,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace octet {
 
-// 320 tokens: [PAD] [UNK] [CLS] [SEP], a to z, ##a to ##z, "the" "cat" "dog" "query" ":" "?", and unused ones.
-inline std::string word_piece_json() {
+// These tokens, of which the first four are [PAD] [UNK] [CLS] [SEP].
+inline std::string word_piece_json(const std::vector<std::string>& tokens) {
   std::string vocab;
   int id = 0;
-  const auto add = [&](const std::string& token) {
-    vocab += (id > 0 ? ", \"" : "\"") + token + "\": " + std::to_string(id);
-    ++id;
-  };
-  for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}) add(token);
-  for (char c = 'a'; c <= 'z'; ++c) add(std::string(1, c));
-  for (char c = 'a'; c <= 'z'; ++c) add("##" + std::string(1, c));
-  for (const char* word : {"the", "cat", "dog", "query", ":", "?"}) add(word);
-  while (id < 320) add("[unused" + std::to_string(id) + "]");
+  for (const std::string& token : tokens) vocab += (id > 0 ? ", \"" : "\"") + token + "\": " + std::to_string(id), ++id;
   return R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [
 {"id": 0, "content": "[PAD]", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
 {"id": 1, "content": "[UNK]", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
@@ -32,6 +25,16 @@ inline std::string word_piece_json() {
 "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
 "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": {)" +
          vocab + "}}}";
+}
+
+// 320 tokens: [PAD] [UNK] [CLS] [SEP], a to z, ##a to ##z, "the" "cat" "dog" "query" ":" "?", and unused ones.
+inline std::string word_piece_json() {
+  std::vector<std::string> tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
+  for (char c = 'a'; c <= 'z'; ++c) tokens.emplace_back(1, c);
+  for (char c = 'a'; c <= 'z'; ++c) tokens.push_back(std::string("##") + c);
+  for (const char* word : {"the", "cat", "dog", "query", ":", "?"}) tokens.emplace_back(word);
+  while (tokens.size() < 320) tokens.push_back("[unused" + std::to_string(tokens.size()) + "]");
+  return word_piece_json(tokens);
 }
 
 }  // namespace octet
