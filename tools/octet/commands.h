@@ -91,6 +91,7 @@ void add_verify_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_report_command(CLI::App& app);
+void add_mlperf_command(CLI::App& app);
 void add_config_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_bench_encode_command(CLI::App& bench);
