@@ -225,6 +225,20 @@ TEST(AdapterFolder, ReadsAModuleForEachExpertAndOneForAll) {
   expect_near(of_all->read("layers.0.mlp.experts.gate.weight", {36, 16}), wanted);
 }
 
+TEST(AdapterFolder, AHeadIsATargetByItsOwnName) {
+  for (const auto& [family, head] :
+       {std::pair{"llama", "lm_head"}, {"gpt_neox", "embed_out"}, {"qwen3_moe", "lm_head"}}) {
+    SCOPED_TRACE(family);
+    Made made(family, [](ModelConfig& config) { config.tie_embeddings = false; });
+    made.adapter["target_modules"] = {head};
+    const std::string module = std::string(head) + ".";
+    made.set(module + "lora_A.weight", {2, 16}), made.set(module + "lora_B.weight", {48, 2});
+    expect_near(open_weights(made.write())->read("head.weight", {48, 16}),
+                sum_of(made.base["head.weight"], made.values(module + "lora_A.weight"),
+                       made.values(module + "lora_B.weight"), 2, 1.5));
+  }
+}
+
 TEST(AdapterFolder, ATiedHeadKeepsTheBasesTableUnlessItIsAdapted) {
   const auto tied = [](ModelConfig& config) { config.tie_embeddings = true; };
   Made made("llama", tied);

@@ -64,7 +64,7 @@ class LoraReader {
           name.erase(at + std::string_view(part).size(), std::string_view(".default").size());
       const auto module_of = [&](std::string_view end) -> ModuleTensors* {
         const auto module = before(name, end);
-        return module ? &found_[canonical(*module)] : nullptr;
+        return module ? &found_[canonical_module(*module)] : nullptr;
       };
       if (auto* m = module_of(".lora_A.weight"))
         m->a = stored;
@@ -79,12 +79,15 @@ class LoraReader {
       else if (auto* m = module_of(".lora_magnitude_vector.weight"))
         m->magnitude = stored;
       else if (const auto of = before(name, ".token_adapter.trainable_tokens_delta"))
-        token_rows_[canonical(*of)] = stored;
+        token_rows_[canonical_module(*of)] = stored;
       else
         whole_[canonical(without(name, ".base_layer."))] = stored;
     }
   }
   std::string canonical(const std::string& name) const { return canonical_tensor_name(own_, name); }
+  std::string canonical_module(const std::string& name) const {
+    return *before(canonical(name + ".weight"), ".weight");
+  }
 
   void read_modules() {
     std::map<std::string, std::vector<const AdapterModule*>> experts;  // by LowRank
