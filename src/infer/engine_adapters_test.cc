@@ -108,6 +108,16 @@ TEST(EngineAdapters, ARequestAmongOthersGetsWhatItGetsAloneAndFromMergedWeights)
   for (const AdapterFacts& facts : engine->adapters()) EXPECT_EQ(facts.waiting + facts.running, 0) << facts.name;
 }
 
+std::vector<TokenLogprob> scores_of(Engine& engine, const GenerationRequest& request) {
+  std::vector<TokenLogprob> scores;
+  GenerationStream stream = engine.submit(request);
+  for (GenerationEvent event; stream.next(event);) {
+    EXPECT_EQ(event.error, "");
+    scores.insert(scores.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+  }
+  return scores;
+}
+
 // Virtual tokens that are rows of the embedding table are those tokens; decodes behind them need no graph of their own.
 TEST(EngineAdapters, VirtualTokensStandInFrontOfThePrompt) {
   const ModelConfig model = tiny_model();
@@ -146,10 +156,22 @@ TEST(EngineAdapters, VirtualTokensStandInFrontOfThePrompt) {
   collect(stream);
   EXPECT_EQ(stream.times().prompt_tokens, std::ssize(again.prompt_ids));
   EXPECT_LE(stream.times().cached_tokens, std::ssize(again.prompt_ids));
-  again.prompt_logprobs = 0;
-  const Collected scored = collect_one(engine->submit(again));
-  EXPECT_NE(scored.error.find("virtual tokens"), std::string::npos) << scored.error;
-  EXPECT_EQ(scored.kind, ErrorKind::kInvalid);
+  // Scores of the prompt's own tokens: positions are the request's, whatever stands in front.
+  for (const int64_t max_tokens : {0, 2})
+    for (const int64_t from : {1, 3}) {
+      GenerationRequest asked{.prompt_ids = again.prompt_ids, .max_tokens = max_tokens};
+      asked.adapter = "tuned", asked.prompt_logprobs = 1, asked.prompt_logprobs_from = from;
+      GenerationRequest behind = asked;
+      behind.adapter.clear(), behind.prompt_logprobs_from += std::ssize(prefix);
+      behind.prompt_ids.insert(behind.prompt_ids.begin(), prefix.begin(), prefix.end());
+      const auto scored = scores_of(*engine, asked), expected = scores_of(*plain, behind);
+      ASSERT_EQ(std::ssize(scored), std::ssize(asked.prompt_ids) - from);
+      ASSERT_EQ(scored.size(), expected.size());
+      for (size_t i = 0; i < scored.size(); ++i) {
+        EXPECT_EQ(scored[i].id, expected[i].id);
+        EXPECT_NEAR(scored[i].logprob, expected[i].logprob, 1e-5) << i;
+      }
+    }
 }
 
 // Beams, and texts of one request that part.

@@ -87,16 +87,17 @@ EngineLoop::~EngineLoop() { stop(); }
 void EngineLoop::admit(Request& request) {
   const GenerationRequest& asked = request.asked;
   request.salt = salts_.number_of(asked.cache_salt);
-  SequenceParams params{.prompt = std::move(request.prompt),
-                        .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
-                        .n = std::ssize(request.sequences),
-                        .priority = asked.priority,
-                        .salt = request.salt,
-                        .adjusted = request.adjusted,
-                        .max_adjusted = request.max_adjusted,
-                        .score_from = asked.prompt_logprobs >= 0 ? asked.prompt_logprobs_from : 0,
-                        .scores_only = request.last >= 0,
-                        .beams = asked.beams > 0};
+  SequenceParams params{
+      .prompt = std::move(request.prompt),
+      .max_tokens = std::max<int64_t>(asked.max_tokens, 1),
+      .n = std::ssize(request.sequences),
+      .priority = asked.priority,
+      .salt = request.salt,
+      .adjusted = request.adjusted,
+      .max_adjusted = request.max_adjusted,
+      .score_from = asked.prompt_logprobs >= 0 ? request.virtual_tokens() + asked.prompt_logprobs_from : 0,
+      .scores_only = request.last >= 0,
+      .beams = asked.beams > 0};
   if (const HostAdapter* adapter = request.adapter.get(); adapter != nullptr) {
     params.adapter = adapter->id;
     params.adapter_class = adapter->of_class;

@@ -89,11 +89,7 @@ AdapterUse adapter_of(GenerationRequest& asked, const ServedModel& model) {
   } catch (const Error& error) {
     throw RequestError(ErrorKind::kInvalid, error.message());
   }
-  // Virtual tokens are of no vocabulary: no draft follows from them, and they have no score.
-  if (adapter->virtual_tokens > 0) asked.draft_tokens = 0;
-  check(adapter->virtual_tokens == 0 || asked.prompt_logprobs < 0, ErrorCode::kInvalidArgument,
-        "prompt_logprobs with adapter {}, which has virtual tokens: want an adapter without, or no prompt_logprobs",
-        asked.adapter);
+  if (adapter->virtual_tokens > 0) asked.draft_tokens = 0;  // of no vocabulary: no draft follows from them
   return AdapterUse(std::move(adapter));
 }
 
@@ -121,10 +117,11 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   const int64_t tokens = request->virtual_tokens() + request->prompt_tokens;
   request->computes = asked.max_tokens > 0 || asked.prompt_logprobs >= 0;
   const bool scores = asked.prompt_logprobs >= 0;
-  check(!scores || (asked.prompt_logprobs_from >= 1 && asked.prompt_logprobs_from <= std::max<int64_t>(tokens - 1, 1)),
-        ErrorCode::kInvalidArgument, "prompt_logprobs_from: {} (want 1 .. {}: a token of the prompt behind the first)",
-        asked.prompt_logprobs_from, std::max<int64_t>(tokens - 1, 1));
-  const bool only = scores && asked.max_tokens == 0 && tokens > 1;
+  const int64_t last = std::max<int64_t>(request->prompt_tokens - 1, 1);
+  check(!scores || (asked.prompt_logprobs_from >= 1 && asked.prompt_logprobs_from <= last), ErrorCode::kInvalidArgument,
+        "prompt_logprobs_from: {} (want 1 .. {}: a token of the prompt behind the first)", asked.prompt_logprobs_from,
+        last);
+  const bool only = scores && asked.max_tokens == 0 && request->prompt_tokens > 1;
   const int64_t room = model.context + (only ? 1 : 0) - tokens;  // for what is computed behind the prompt
   if (room < 0 || (room == 0 && request->computes && !only))
     throw RequestError(
