@@ -23,18 +23,29 @@ bool next_event(GenerationStream& stream, GenerationEvent& event) {
 
 }  // namespace
 
-ModelCalls::ModelCalls(Engine& engine, const Tokenizer& tokenizer, int64_t max_length, std::function<void()> done)
-    : engine_(engine),
+ModelCalls::ModelCalls(Engine& engine, const Tokenizer& tokenizer, int64_t max_length, std::function<void()> done,
+                       std::string adapter)
+    : engine_(&engine),
       tokenizer_(tokenizer),
-      max_length_(max_length > 0 ? max_length : engine.context()),
       prefix_(tokenizer.bos_id() >= 0 ? tokenizer.bos_id() : tokenizer.eos_id()),
-      done_(std::move(done)) {
+      done_(std::move(done)),
+      adapter_(std::move(adapter)) {
   check(engine.encoder() == nullptr, ErrorCode::kInvalidArgument,
         "tasks need a model that generates, and this one encodes texts");
-  check(max_length_ <= engine.context(), ErrorCode::kInvalidArgument,
-        "--max-length {}: the model's context is {} tokens (want 1 .. {})", max_length_, engine.context(),
-        engine.context());
+  int64_t room = engine.context();  // virtual tokens take of it
+  for (const AdapterFacts& facts : engine.adapters())
+    if (facts.name == adapter_) room -= facts.virtual_tokens;
+  max_length_ = max_length > 0 ? max_length : room;
+  check(max_length_ <= room, ErrorCode::kInvalidArgument,
+        "--max-length {}: the model's context is {} tokens (want 1 .. {})", max_length_, room, room);
 }
+
+ModelCalls::ModelCalls(ScoreTokens score, const Tokenizer& tokenizer, int64_t max_length)
+    : score_(std::move(score)),
+      tokenizer_(tokenizer),
+      max_length_(max_length),
+      prefix_(tokenizer.bos_id() >= 0 ? tokenizer.bos_id() : tokenizer.eos_id()),
+      done_([] {}) {}
 
 // As transformers' tokenizers: special tokens that the text spells are tokens; a begin token is added where the model
 // was trained with one and the text has none.
@@ -96,10 +107,14 @@ std::vector<ModelCalls::Scored> ModelCalls::windows(const std::string& text) con
 
 void ModelCalls::run(size_t count, const std::function<GenerationRequest(size_t)>& request,
                      const std::function<void(size_t, GenerationStream&)>& take) {
-  const auto most = static_cast<size_t>(std::max<int64_t>(4 * engine_.options().max_sequences, 16));
+  const auto most = static_cast<size_t>(std::max<int64_t>(4 * engine_->options().max_sequences, 16));
   std::deque<GenerationStream> streams;
   for (size_t next = 0, oldest = 0; oldest < count;) {
-    for (; next < count && streams.size() < most; ++next) streams.push_back(engine_.submit(request(next)));
+    for (; next < count && streams.size() < most; ++next) {
+      GenerationRequest asked = request(next);
+      asked.adapter = adapter_;
+      streams.push_back(engine_->submit(std::move(asked)));
+    }
     take(oldest++, streams.front());
     streams.pop_front();
   }
@@ -129,7 +144,17 @@ GenerationRequest score_request(const std::vector<int32_t>& ids, int64_t from) {
 
 }  // namespace
 
+std::vector<ModelCalls::Scored> ModelCalls::split_all(std::span<const ScoredText> texts) const {
+  std::vector<Scored> scored(texts.size());
+  parallel_for(std::ssize(texts), 16, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) scored[i] = split(texts[i]);
+  });
+  release_threads();
+  return scored;
+}
+
 std::vector<Likelihood> ModelCalls::likelihoods(std::span<const ScoredText> texts) {
+  if (score_) return score_(split_all(texts));
   constexpr size_t kAhead = 1024;  // encoded together, by all threads, while the engine works on those before
   std::vector<Likelihood> results(texts.size());
   std::vector<Scored> scored(texts.size());
@@ -137,12 +162,8 @@ std::vector<Likelihood> ModelCalls::likelihoods(std::span<const ScoredText> text
       texts.size(),
       [&](size_t i) {
         if (i % kAhead == 0) {
-          const auto count = static_cast<int64_t>(std::min(kAhead, texts.size() - i));
-          parallel_for(count, 16, [&](int64_t begin, int64_t end) {
-            for (auto k = i + static_cast<size_t>(begin); k < i + static_cast<size_t>(end); ++k)
-              scored[k] = split(texts[k]);
-          });
-          release_threads();
+          std::vector<Scored> next = split_all(texts.subspan(i, std::min(kAhead, texts.size() - i)));
+          std::ranges::move(next, scored.begin() + static_cast<std::ptrdiff_t>(i));
         }
         return score_request(scored[i].ids, scored[i].from);
       },
@@ -162,6 +183,13 @@ std::vector<double> ModelCalls::rolling(std::span<const std::string> texts) {
     for (Scored& window : windows(texts[i])) all.emplace_back(i, std::move(window)), ++left[i];
   for (const size_t none : left)
     if (none == 0) done_();
+  if (score_) {
+    std::vector<Scored> scored;
+    for (auto& [text, window] : all) scored.push_back(std::move(window));
+    const std::vector<Likelihood> scores = score_(std::move(scored));
+    for (size_t i = 0; i < all.size(); ++i) results[all[i].first] += scores[i].sum;
+    return results;
+  }
   run(
       all.size(), [&](size_t i) { return score_request(all[i].second.ids, all[i].second.from); },
       [&](size_t i, GenerationStream& stream) {
@@ -173,6 +201,7 @@ std::vector<double> ModelCalls::rolling(std::span<const std::string> texts) {
 }
 
 std::vector<std::string> ModelCalls::replies(std::span<const GeneratedText> texts) {
+  check(engine_ != nullptr || texts.empty(), ErrorCode::kUnsupported, "texts are generated by an engine alone");
   std::vector<std::string> results(texts.size());
   const std::string end = tokenizer_.eos_id() >= 0 ? std::string(tokenizer_.token_bytes(tokenizer_.eos_id())) : "";
   const auto stops_of = [&](const TaskGeneration& generation) {

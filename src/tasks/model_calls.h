@@ -22,10 +22,22 @@ struct GeneratedText {
   uint64_t seed = 0;
 };
 
+// A text's tokens, of which those from `from` on are scored.
+struct ScoredTokens {
+  std::vector<int32_t> ids;
+  int64_t from = 1;
+};
+using ScoreTokens = std::function<std::vector<Likelihood>(std::vector<ScoredTokens>)>;
+
 class ModelCalls {
  public:
   // `max_length`: tokens that the model sees at once; 0: the engine's context. `done`: told of each text that is done.
-  ModelCalls(Engine& engine, const Tokenizer& tokenizer, int64_t max_length, std::function<void()> done);
+  // `adapter`: one that the engine has loaded, or "": none.
+  ModelCalls(Engine& engine, const Tokenizer& tokenizer, int64_t max_length, std::function<void()> done,
+             std::string adapter = {});
+
+  // Of what scores tokens and generates none; `max_length` must be given.
+  ModelCalls(ScoreTokens score, const Tokenizer& tokenizer, int64_t max_length);
 
   // Throw kInvalidArgument for texts that cannot be asked about, kInternal where the engine fails.
   std::vector<Likelihood> likelihoods(std::span<const ScoredText> texts);
@@ -36,10 +48,7 @@ class ModelCalls {
 
  private:
   using Ids = std::vector<int32_t>;
-  struct Scored {
-    Ids ids;
-    int64_t from = 1;  // the first of the continuation
-  };
+  using Scored = ScoredTokens;
   Ids encode(const std::string& text, bool special) const;
   Scored split(const ScoredText& text) const;
   std::vector<Scored> windows(const std::string& text) const;
@@ -48,11 +57,15 @@ class ModelCalls {
   void run(size_t count, const std::function<GenerationRequest(size_t)>& request,
            const std::function<void(size_t, GenerationStream&)>& take);
 
-  Engine& engine_;
+  std::vector<Scored> split_all(std::span<const ScoredText> texts) const;
+
+  Engine* engine_ = nullptr;
+  ScoreTokens score_;  // in place of it
   const Tokenizer& tokenizer_;
-  int64_t max_length_;
+  int64_t max_length_ = 0;
   int32_t prefix_;  // stands in front of a text without a context
   std::function<void()> done_;
+  std::string adapter_;
 };
 
 }  // namespace octet

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from served import train_tiny
+from served import train_adapter, train_tiny
 
 TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}assistant: {% endif %}")
@@ -41,6 +41,27 @@ def pipes(octet, model, template):
     assert long.returncode == 1 and "octet: " in long.stderr and long.stdout == chat("hi\n").stdout, long
     bare = subprocess.run([octet, "chat", model], input="", capture_output=True, text=True)
     assert bare.returncode == 1 and "no chat template" in bare.stderr, bare.stderr
+
+
+def adapted(octet, folder, model, template):
+    """An adapter beside its base says what it says merged; a run's own template goes before the model's."""
+    adapter = train_adapter(octet, folder, "lora", "optimizer.lr=0.5", "train.steps=6")
+
+    def chat(*words):
+        done = subprocess.run([octet, "chat", *words, "--temperature", "0", "-n", "8"], input="hello\n",
+                              capture_output=True, text=True, timeout=120)
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    given = ("--chat-template", template)
+    beside = chat(model, "--adapter", adapter, *given)
+    assert beside == chat(adapter, *given) != chat(model, *given), beside
+    assert chat(model, "--adapter", f"name={adapter}", *given) == beside
+    two = chat(model, "--adapter", f"a={adapter}", "--adapter", f"b={adapter}", *given)
+    assert "a and b are given" in two and "want one" in two, two
+    assert "no chat template" in chat(model, "--adapter", adapter)
+    newest = max(adapter.glob("checkpoints/*"))
+    (newest / "chat_template.jinja").write_text(TEMPLATE)
+    assert chat(model, "--adapter", adapter) == beside
 
 
 def terminal(octet, tokenizer, template):
@@ -140,6 +161,7 @@ def main():
         template = folder / "chat.jinja"
         template.write_text(TEMPLATE)
         pipes(octet, model, template)
+        adapted(octet, folder, model, template)
         terminal(octet, folder / "tok", template)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from served import train_tiny
+from served import train_adapter, train_tiny
 
 TASK = """task: mine
 dataset_path: json
@@ -21,6 +21,33 @@ doc_to_choice: options
 doc_to_target: gold
 metric_list: [{metric: acc}, {metric: acc_norm}]
 """
+
+
+def check_adapters(call, octet, task, lora, prompts, text):
+    """Beside its base an adapter's numbers are those of the merged model; virtual tokens are scored behind."""
+    short = lora.parent / "adapted.txt"
+    short.write_text("The table of the run. " * 8)
+
+    def sums(*words):
+        samples = lora.parent / "adapter_samples.jsonl"
+        call("--tasks", *task, "--samples", samples, *words)
+        lines = [json.loads(line) for line in samples.read_text().splitlines()]
+        return [value for line in lines for value, _ in line["filtered_resps"]]
+
+    def merged(*words):
+        done = subprocess.run([octet, "eval", lora, *words, "--device", "cpu"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    plain, beside, behind = sums(), sums("--adapter", lora), sums("--adapter", f"p={prompts}")
+    assert max(abs(a - b) for a, b in zip(plain, beside)) > 1e-2 < max(abs(a - b) for a, b in zip(plain, behind))
+    alone = merged("--tasks", *task, "--json")["results"]["mine"]
+    result = json.loads(call("--tasks", *task, "--adapter", lora, "--json"))
+    assert abs(result["results"]["mine"]["acc,none"] - alone["acc,none"]) < 1e-9, (result, alone)
+    assert "lora" in result["config"]["adapter"], result["config"]
+    loss = json.loads(call(short, "--adapter", lora, "--json"))["loss"]
+    assert abs(loss - merged(short, "--json")["loss"]) < 1e-5 and loss != json.loads(call(short, "--json"))["loss"]
+    assert "virtual tokens" in call(short, "--adapter", prompts, fails=True)
+    assert "want one" in call("--tasks", *task, "--adapter", lora, "--adapter", prompts, fails=True)
 
 
 def main():
@@ -55,6 +82,9 @@ def main():
         assert all(isinstance(greedy, bool) and value < 0 for value, greedy in first["filtered_resps"]), first
         ranks = json.loads(call("--tasks", *task, "--json", "--tensor", "2"))["results"]
         assert ranks["mine"]["acc,none"] == values["acc,none"], ranks
+
+        lora, prompts = (train_adapter(octet, work, *words) for words in (["lora"], ["prompt_tuning", "adapter.virtual_tokens=4"]))
+        check_adapters(call, octet, task, lora, prompts, text)
 
         assert "--data DIR" in call("--tasks", "hellaswag", fails=True)
         assert "nearest: piqa" in call("--tasks", "pikqa", "--data", work, fails=True)

@@ -35,6 +35,15 @@ def train_tiny(octet, text, folder):
     return pathlib.Path(folder) / "run"
 
 
+def train_adapter(octet, folder, method, *settings):
+    """A few steps of an adapter on `folder`/run: the run `folder`/METHOD."""
+    words = [word for word in SETTINGS if not word.startswith(("parallel.", "model."))]
+    subprocess.run([octet, "train", *words, "train.steps=3", "data.train=corpus", "model.from=run", f"out={method}",
+                    f"adapter.method={method}", "optimizer.lr=0.05", *settings], cwd=folder, check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return pathlib.Path(folder) / method
+
+
 def new_key(octet, name):
     """An API key and what the program prints for its file, a comment and a line."""
     made = subprocess.run([octet, "serve", "none", "--new-api-key", name], check=True, capture_output=True, text=True)

@@ -17,6 +17,7 @@
 #include "octet/commands.h"
 #include "octet/sampling_options.h"
 #include "serve/chat_core.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -214,9 +215,11 @@ void run_chat(const CLI::App& command, Options& options) {
   parse_biases(options.logit_bias, options.request.sampling);
   validate(options.request.sampling);
   const std::string folder = resolve_models(options.model, options.engine);
-  const auto tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
+  options.request.adapter = only_adapter(options.engine);
+  const auto tokenizer =
+      load_tokenizer(options.engine.tokenizer.empty() ? tokenizer_folder(folder) : options.engine.tokenizer);
   serve::ApiModel model;
-  serve::read_chat(folder, options.chat_template, model);
+  serve::read_chat(chat_folder(folder, options.engine), options.chat_template, model);
   check(model.chat != nullptr, ErrorCode::kInvalidArgument,
         "{} has no chat template: give one with --chat-template FILE, or continue texts with octet generate "
         "--interactive",
@@ -277,13 +280,17 @@ void add_chat_command(CLI::App& app) {
   command->footer(R"(Examples:
   octet chat path/to/model
   octet chat path/to/model --system "Answer in one sentence." --temperature 0.7 --stats
+  octet chat path/to/model --adapter out/sft
   printf 'What is FP8?\nAnd who uses it?\n' | octet chat out/run --temperature 0
 Each line is a message. /reset forgets the conversation, /system TEXT gives a new system message, /exit or Ctrl-D
 leaves, Ctrl-C stops an answer. Sampling is what the folder's generation_config.json says where no option does.)");
   add_model_option(*command, options->model);
   command->add_option("--system", options->system, "system message")->default_str("");
-  command->add_option("--chat-template", options->chat_template, "a Jinja file (default: the folder's)")
+  command
+      ->add_option("--chat-template", options->chat_template,
+                   "a Jinja file (default: the adapter's, if it has one, else the model's)")
       ->default_str("");
+  add_adapter_option(*command, options->engine, "One at most here.");
   add_options(*command, engine, {"tokenizer"});
   command->add_option("-n,--max-tokens", options->max_tokens, "most tokens of an answer (default: the context's rest)")
       ->check(positive())

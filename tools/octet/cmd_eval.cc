@@ -57,6 +57,7 @@ void add_eval_command(CLI::App& app) {
   octet eval out/run wikitext.txt --recipe bf16 --kv-cache int8
   octet eval path/to/llama --tasks hellaswag mmlu --data eval_data --recipe bf16 --json results.json
   octet eval path/to/llama --tasks tasks/mine.yaml --shots 3 --chat --samples samples.jsonl
+  octet eval path/to/llama --adapter out/lora --tasks gsm8k --data eval_data
   octet eval --rouge summaries.jsonl > scores.jsonl)");
   add_model_option(*command, options->model);
   command->get_option("model")->required(false);  // --rouge has none
@@ -72,6 +73,7 @@ void add_eval_command(CLI::App& app) {
       "of --data: documents do not attend to each other, or do (default: as the run was trained)");
   add_text_options(*command, options->text);
   command->add_flag("--no-bos", options->no_bos, "no begin token in front of a text's windows");
+  add_adapter_option(*command, options->engine, "One at most here, which texts are merged with and tasks run on.");
   add_options(*command, engine, {"tokenizer"});
   command->add_option("--length", options->length, "tokens per window (default: the model's context)")
       ->check(not_negative());

@@ -11,10 +11,12 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "build_info.h"
+#include "io/chat_template_file.h"
 #include "model/model.h"
 #include "numbers.h"
 #include "train/checkpoint.h"
 #include "train/start_checks.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 namespace {
@@ -168,6 +170,25 @@ void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::str
           "folder's; may be given several times. " +
               whose)
       ->allow_extra_args(false);
+}
+
+std::string only_adapter(const EngineOptions& engine) {
+  const auto& adapters = engine.adapters;
+  if (adapters.empty()) return {};
+  check(adapters.size() == 1, ErrorCode::kInvalidArgument,
+        "--adapter: {} and {} are given, and one is used here (want one; octet generate and octet serve take several)",
+        adapters.begin()->first, std::next(adapters.begin())->first);
+  return adapters.begin()->first;
+}
+
+std::string chat_folder(const std::string& folder, const EngineOptions& engine) {
+  const auto has_one = [](const std::string& path) {
+    std::string where;
+    return !find_chat_template(path, "default", where).empty();
+  };
+  if (const std::string name = only_adapter(engine); !name.empty())
+    if (const std::string& adapter = engine.adapters.at(name); has_one(adapter)) return adapter;
+  return is_adapter_folder(folder) && !has_one(folder) ? tokenizer_folder(folder) : folder;
 }
 
 void add_text_options(CLI::App& command, TextOptions& text) {

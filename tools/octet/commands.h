@@ -28,6 +28,8 @@ void add_options(CLI::App& command, SettingsTable& settings, const std::vector<s
 void add_other_options(CLI::App& command, SettingsTable& settings, const std::string& group);
 // --adapter NAME=DIR or DIR, as often as wanted. `whose`: which texts have which.
 void add_adapter_option(CLI::App& command, EngineOptions& engine, const std::string& whose);
+// The name of the adapter that all texts of a command have: "" where none is given. Throws where there are several.
+std::string only_adapter(const EngineOptions& engine);
 // --threads, for set_thread_count().
 void add_threads_option(CLI::App& command, int& threads);
 // -v, --verbose: log level debug, which logs the time of each part of the start.
@@ -54,6 +56,10 @@ std::string model_folder(const std::string& path);
 // The same of an engine's model, or the name of one with random weights; also of its draft. `recipe`: of folders that
 // name none; empty: as the engine chooses. Names the build, which all processes of the ranks must have.
 std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe = {});
+
+// Whose chat template texts have: the adapter's, where its folder has one, else the model's, its base's if that is an
+// adapter without one.
+std::string chat_folder(const std::string& folder, const EngineOptions& engine);
 
 // --format and --key: how a command reads texts.
 void add_text_options(CLI::App& command, TextOptions& text);

@@ -11,6 +11,7 @@
 #include "numbers.h"
 #include "octet/commands.h"
 #include "tasks/task_evaluation.h"
+#include "weights/adapter_folder.h"
 
 namespace octet {
 
@@ -51,12 +52,14 @@ void print_table(const TaskRun& run) {
 
 ordered_json results_json(const TaskRun& run, const TaskOptions& options, const std::string& model,
                           const Engine& engine, int64_t max_length, double seconds) {
+  const auto& adapters = engine.options().adapters;
   ordered_json json = {{"results", run.results}};
   if (!run.groups.empty()) json["groups"] = run.groups;
   json["n-shot"] = run.shots;
   json["higher_is_better"] = run.higher_is_better;
   json["n-samples"] = run.documents;
   json["config"] = {{"model", model},
+                    {"adapter", adapters.empty() ? ordered_json() : ordered_json(adapters.begin()->second)},
                     {"device", engine.options().device},
                     {"recipe", engine.options().recipe},
                     {"max_length", max_length},
@@ -96,21 +99,22 @@ void add_task_options(CLI::App& command, TaskOptions& options, const std::vector
 
 void run_tasks(const TaskOptions& options, const std::string& model, EngineOptions engine, const std::string& data,
                bool json, const std::string& json_file) {
-  const std::string folder = resolve_models(model, engine, "fp32");
+  const std::string folder = resolve_models(model, engine, "fp32"), adapter = only_adapter(engine);
   const TaskSelection selection = select_tasks(options.names, data);
   TaskRunOptions how{.limit = options.limit, .draws = options.bootstrap, .samples = !options.samples.empty()};
   if (options.shots >= 0) how.shots = options.shots;
-  if (options.chat) how.chat = chat_turns(folder);
+  if (options.chat) how.chat = chat_turns(chat_folder(folder, engine));
   TaskRunner runner(selection, how);
   if (options.max_length > 0) engine.context = options.max_length;
   const auto opened = Engine::open(folder, engine);
   if (!opened) return;  // of another rank
-  const auto tokenizer = load_tokenizer(engine.tokenizer.empty() ? folder : engine.tokenizer);
+  const auto tokenizer = load_tokenizer(engine.tokenizer.empty() ? tokenizer_folder(folder) : engine.tokenizer);
   const LoggedTime time("tasks");
   int64_t done = 0;
   std::optional<Progress> progress;
   progress.emplace(ProgressOptions{.title = "eval", .unit = "requests", .total = runner.requests()});
-  ModelCalls calls(*opened, *tokenizer, options.max_length, [&] { progress->update(++done); });
+  ModelCalls calls(
+      *opened, *tokenizer, options.max_length, [&] { progress->update(++done); }, adapter);
   const TaskRun run = runner.run(calls);
   progress.reset();
   if (!options.samples.empty()) {

@@ -29,9 +29,10 @@ bool separates_documents(const std::string& checkpoint) {
 
 PerplexityResult evaluate_texts(const EvaluateOptions& options, const TokensDone& on_progress) {
   const std::string folder = model_folder(options.model);
-  const auto weights = open_weights(folder);
-  std::unique_ptr<Tokenizer> tokenizer;
   const EngineOptions& engine = options.engine;
+  const std::string adapter = only_adapter(engine);
+  const auto weights = adapter.empty() ? open_weights(folder) : open_adapted(engine.adapters.at(adapter), folder);
+  std::unique_ptr<Tokenizer> tokenizer;
   const std::string vocabulary = engine.tokenizer.empty() ? tokenizer_folder(folder) : engine.tokenizer;
   try {
     tokenizer = load_tokenizer(vocabulary);
