@@ -105,7 +105,8 @@ void run_tasks(const TaskOptions& options, const std::string& model, EngineOptio
   if (options.shots >= 0) how.shots = options.shots;
   if (options.chat) how.chat = chat_turns(chat_folder(folder, engine));
   TaskRunner runner(selection, how);
-  if (options.max_length > 0) engine.context = options.max_length;
+  if (options.max_length > 0 && adapter.empty())
+    engine.context = options.max_length;  // else virtual tokens are in front
   const auto opened = Engine::open(folder, engine);
   if (!opened) return;  // of another rank
   const auto tokenizer = load_tokenizer(engine.tokenizer.empty() ? tokenizer_folder(folder) : engine.tokenizer);
