@@ -30,6 +30,20 @@ Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape
   return graph;
 }
 
+namespace {
+
+// Output kLikeliestOutput of the logits that the loss is of.
+void add_likeliest(Graph& graph) {
+  for (int32_t i = 0; i < graph.size(); ++i)
+    if (const Node& node = graph.node(NodeId{i}); node.op == Op::kCrossEntropy) {
+      const Value logits = node.inputs[0];
+      Builder builder(graph);
+      return builder.output(kLikeliestOutput, {builder.emit(Op::kTopLogprobs, {logits}, {{"k", int64_t{1}}}), 1});
+    }
+}
+
+}  // namespace
+
 LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t length, bool separate_documents,
                              AdapterSpec adapter)
     : model_(std::move(model)),
@@ -41,6 +55,7 @@ LanguageModel::LanguageModel(ModelConfig model, int64_t sequences, int64_t lengt
 LanguageModel::LanguageModel(ModelConfig model, const RunConfig& config)
     : LanguageModel(std::move(model), config.micro_batch, config.sequence_length, config.separate_documents) {
   set_adapter(config);
+  scores_tokens_ = !config.eval_tasks.empty();
 }
 
 void LanguageModel::set_adapter(const RunConfig& config) {
@@ -87,6 +102,7 @@ LanguageModel::LanguageModel(const RunConfig& config)
           validation_data_, other->tokenizer_fingerprint, train_data_, info->tokenizer_fingerprint);
   model_ = resolve_model(config, info ? info->vocab_size : 0);
   set_adapter(config);
+  scores_tokens_ = !config.eval_tasks.empty();
   const auto train = open_prepared_set(train_data_, model_.vocab_size);
   const auto validation = validation_data_.empty() ? nullptr : open_prepared_set(validation_data_, model_.vocab_size);
   const SampleOrder order = config.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled;
@@ -108,6 +124,7 @@ LanguageModel::LanguageModel(const RunConfig& config)
 Graph LanguageModel::loss(GraphRole role, int64_t) const {
   const bool training = role == GraphRole::kTrain;
   Graph graph = loss_graph(role, model_, batch_shape(sequences_, whole_length(), separate_documents_, training));
+  if (!training && scores_tokens_) add_likeliest(graph);
   return adapter_.empty() ? graph : adapt(graph, adapter_);
 }
 
@@ -132,6 +149,15 @@ void add_virtual_tokens(TokenSample& sample, const AdapterSpec& adapter, int64_t
   std::vector<int32_t> ids(static_cast<size_t>(count));
   std::iota(ids.begin(), ids.end(), static_cast<int32_t>(vocab_size));
   sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
+}
+
+Batch LanguageModel::batch_of(std::span<const TokenSample> rows) const {
+  BatchPacker packer(sequences_, whole_length(), separate_documents_);
+  for (TokenSample row : rows) {
+    add_virtual_tokens(row, adapter_, model_.vocab_size);
+    packer.add(row);
+  }
+  return packer.finish();
 }
 
 Batch LanguageModel::batch(DataSplit split, int64_t index) const {

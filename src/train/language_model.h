@@ -41,6 +41,13 @@ class LanguageModel : public TrainingWorkload {
   void check_same_model(const std::string& checkpoint) const override;
   void check_start(const std::string& folder) const override;
 
+  // Rows of up to length() tokens and one more, sequences() of them at most, behind virtual tokens where there are any.
+  Batch batch_of(std::span<const TokenSample> rows) const;
+  int64_t sequences() const { return sequences_; }
+  int64_t length() const { return length_; }
+  bool separates_documents() const { return separate_documents_; }
+  const std::string& tokenizer_folder() const { return tokenizer_folder_; }  // "" where there is none
+
   const ModelConfig& model() const { return model_; }
   const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
 
@@ -54,6 +61,7 @@ class LanguageModel : public TrainingWorkload {
   AdapterSpec adapter_;
   int64_t sequences_, length_;
   bool separate_documents_;
+  bool scores_tokens_ = false;                // eval graphs give the likeliest ids too
   std::string base_;                          // of an adapter: the folder of the frozen model
   uint64_t seed_ = 0;                         // of an adapter's first values
   std::string train_data_, validation_data_;  // prefixes

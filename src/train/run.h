@@ -105,7 +105,9 @@ class Run {
   void build();
   void compare_plans(const Program& program) const;
   void resume_or_start();
+  void open_tasks();
   void evaluate_now(int64_t step);
+  bool evaluate_tasks(int64_t step);
   void save(int64_t step);
   bool stop_wanted();
   bool out_of_patience(int64_t step) const;
@@ -134,11 +136,12 @@ class Run {
   std::unique_ptr<const TrainingWorkload> workload_;
   DataRecord data_;
   std::optional<std::string> resume_from_;
-  RunState kept_;                        // of that checkpoint; of a run that begins, otherwise
-  std::string changed_settings_;         // since it was written
-  std::optional<RunTimeline> timeline_;  // before the stepper, whose graphs it is to see
-  std::unique_ptr<AutoPrecision> auto_;  // recipe auto only
-  std::vector<Switch> first_switches_;   // what Target and shapes ask for at the start, or at a resume
+  RunState kept_;                          // of that checkpoint; of a run that begins, otherwise
+  std::string changed_settings_;           // since it was written
+  std::unique_ptr<TaskEvaluation> tasks_;  // of eval.tasks
+  std::optional<RunTimeline> timeline_;    // before the stepper, whose graphs it is to see
+  std::unique_ptr<AutoPrecision> auto_;    // recipe auto only
+  std::vector<Switch> first_switches_;     // what Target and shapes ask for at the start, or at a resume
   StepperOptions options_;
   std::unique_ptr<Stepper> stepper_;
   std::unique_ptr<FolderLock> lock_;

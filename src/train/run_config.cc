@@ -222,6 +222,13 @@ SettingsTable settings_of(RunConfig& c) {
         {.meaning = "end the run after so many evaluations in a row without a better validation loss; 0 = never",
          .min = 0,
          .max = 1 << 20});
+  t.add("eval.tasks", &c.eval_tasks,
+        {.meaning = "tasks of log-likelihoods, by name or YAML file, evaluated as octet eval --tasks does; "
+                    "docs/evaluation.md"});
+  t.add("eval.tasks_data", &c.eval_tasks_data, {.meaning = "folder of the files that built-in tasks read"});
+  t.add("eval.tasks_limit", &c.eval_tasks_limit, {.meaning = "documents of each task; 0 = all", .min = 0});
+  t.add("eval.tasks_shots", &c.eval_tasks_shots,
+        {.meaning = "examples in each prompt; -1 = as the task says", .min = -1, .max = 1000});
   t.add("log.interval", &c.log_interval, {.meaning = "steps between log lines and events", .min = 1});
   t.add("out", &c.out, {.meaning = "folder of checkpoints, logs and events"});
   t.add("checkpoint.interval", &c.checkpoint_interval,
@@ -420,6 +427,11 @@ void validate(const RunConfig& c) {
         "auto.min_snr_db {} above auto.return_snr_db {}, or auto.return_underflow {} above auto.max_underflow {}: "
         "GEMMs would switch back and forth",
         c.policy.leave_db, c.policy.return_db, c.policy.return_underflow, c.policy.leave_underflow);
+  const bool has_tasks = !c.eval_tasks.empty();
+  check(has_tasks || (c.eval_tasks_data.empty() && c.eval_tasks_limit == 0 && c.eval_tasks_shots == -1),
+        ErrorCode::kInvalidArgument,
+        "eval.tasks_data, eval.tasks_limit and eval.tasks_shots are of tasks, and eval.tasks "
+        "names none");
   check(c.eval_patience == 0 || (c.eval_interval > 0 && !c.validation_data.empty()), ErrorCode::kInvalidArgument,
         "eval.patience={} counts evaluations, of which there are none: set {}", c.eval_patience,
         c.eval_interval > 0 ? "data.validation" : "eval.interval");

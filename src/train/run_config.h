@@ -69,8 +69,11 @@ struct RunConfig {
   std::string dump_ir;
 
   // evaluation, logs, checkpoints
-  int64_t eval_interval = 250, eval_tokens = 0;  // 0 = the whole validation set
-  int64_t eval_patience = 0;                     // evaluations without a better one before the run ends; 0 = any
+  int64_t eval_interval = 250, eval_tokens = 0;         // 0 = the whole validation set
+  int64_t eval_patience = 0;                            // evaluations without a better one before the run ends; 0 = any
+  std::vector<std::string> eval_tasks;                  // names or YAML files, evaluated beside the validation set
+  std::string eval_tasks_data;                          // folder of built-in tasks' files
+  int64_t eval_tasks_limit = 0, eval_tasks_shots = -1;  // documents of each, 0 = all; -1 = as the task says
   int64_t log_interval = 10;
   std::string out = "out/run";
   int64_t checkpoint_interval = 500, checkpoint_keep = 2;

@@ -45,6 +45,18 @@ void RunLog::step(const StepLog& e) {
                                   {"train/" + rate, e.units_per_second}});
 }
 
+void RunLog::tasks(int64_t step, const std::vector<std::pair<std::string, double>>& values, double seconds) {
+  LogFields fields = {{"kind", "tasks"}, {"step", step}};
+  std::vector<std::pair<std::string, double>> scalars;
+  for (const auto& [name, value] : values) {
+    fields.emplace_back(name, value);
+    scalars.emplace_back("eval/" + name, value);
+  }
+  fields.emplace_back("seconds", seconds);
+  files_->jsonl.write(fields);
+  files_->events.scalars(step, scalars);
+}
+
 void RunLog::evaluation(int64_t step, std::span<const double> metrics, int64_t units, double seconds) {
   LogFields fields = {{"kind", "eval"}, {"step", step}};
   std::vector<std::pair<std::string, double>> scalars;

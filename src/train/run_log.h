@@ -24,6 +24,8 @@ class RunLog {
   RunLog(const std::string& out, int64_t first_step, const TrainingWorkload& workload);
   ~RunLog();
   void step(const StepLog& entry);
+  // Each "TASK/METRIC" is a member of the line, and "eval/TASK/METRIC" in TensorBoard.
+  void tasks(int64_t step, const std::vector<std::pair<std::string, double>>& values, double seconds);
   void evaluation(int64_t step, std::span<const double> metrics, int64_t units, double seconds);
   // Recipe auto: a line for every tensor; a line for every switch, then the levels of all GEMMs; shares of the levels.
   void statistics(int64_t step, const StatsTable& stats);

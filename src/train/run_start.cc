@@ -87,9 +87,24 @@ void Run::open_workload() {
       log_info("train.epochs={}: {} steps of {} of the {} sequences of an epoch", config_.epochs, config_.steps, a_step,
                samples);
   }
+  open_tasks();
   result_.unit = workload_->unit(), result_.metric = workload_->metrics()[0];
   data_ = workload_->data();
   if (links_.control != nullptr) links_.control->compare("data", data_.data + "\nchecksum " + data_.checksum);
+}
+
+void Run::open_tasks() {
+  if (config_.eval_tasks.empty()) return;
+  const auto* model = dynamic_cast<const LanguageModel*>(workload_.get());
+  check(model != nullptr && hooks_.open_tasks, ErrorCode::kUnsupported,
+        "eval.tasks={}: {}: leave it out, or run octet eval --tasks on checkpoints", config_.eval_tasks[0],
+        model == nullptr ? "tasks are of language models" : "this program does not run tasks, octet train does");
+  check_scores_sequences(config_);
+  check(!model->tokenizer_folder().empty(), ErrorCode::kInvalidArgument,
+        "eval.tasks={}: neither data.train {} nor model.from has a tokenizer, which tasks need", config_.eval_tasks[0],
+        config_.train_data);
+  tasks_ = hooks_.open_tasks(config_,
+                             {.tokenizer = model->tokenizer_folder(), .length = model->length(), .first = is_first()});
 }
 
 // The checkpoint is chosen before anything is compiled: its precision decisions are part of the plan.

@@ -215,6 +215,15 @@ std::vector<double> Stepper::evaluate(const Batch& batch, const std::vector<std:
   return values;
 }
 
+Stepper::TokenScores Stepper::score_tokens(const Batch& batch) {
+  const std::string graph = graph_name(GraphRole::kEval, batch.shape);
+  write_batch(graph, batch);
+  executor_->run(graph);
+  const auto losses = output_as<float>(*executor_, graph, "loss_per_token");
+  const auto likeliest = output_as<int32_t>(*executor_, graph, kLikeliestOutput);
+  return {.losses = {losses.begin(), losses.end()}, .likeliest = {likeliest.begin(), likeliest.end()}};
+}
+
 std::vector<double> Stepper::join_parts(const std::vector<double>& own, int64_t batches) const {
   Communicator* ranks = executor_->ranks();
   if (ranks == nullptr) return own;

@@ -89,6 +89,13 @@ class Stepper {
   // These outputs, f32[1], of the evaluation graph of the batch's shape.
   std::vector<double> evaluate(const Batch& batch, const std::vector<std::string>& outputs = {"loss"});
 
+  // Of each token of a batch without stages: -log p of its target, and the id that is likeliest (eval.tasks).
+  struct TokenScores {
+    std::vector<float> losses;
+    std::vector<int32_t> likeliest;
+  };
+  TokenScores score_tokens(const Batch& batch);
+
   // The parts that all batches of an evaluation gave, in their order, from those of this rank. All ranks call it.
   std::vector<double> join_parts(const std::vector<double>& own, int64_t batches) const;
 

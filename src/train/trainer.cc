@@ -82,10 +82,43 @@ bool Run::stop_wanted() {
   return links_.ranks != nullptr ? stop_agreed_ : g_signal != 0 || (hooks_.stop && hooks_.stop());
 }
 
+// False: stopped before its end.
+bool Run::evaluate_tasks(int64_t step) {
+  struct Stopped {};
+  const auto started = std::chrono::steady_clock::now();
+  const auto& model = dynamic_cast<const LanguageModel&>(*workload_);
+  std::vector<TaskEvaluation::Value> values;
+  try {
+    values = tasks_->run([&](const std::vector<ScoredSequence>& sequences) {
+      bool stopped = false;
+      auto scores = score_sequences(*stepper_, model, sequences, [&] { return stopped = stopped || stop_wanted(); });
+      if (stopped) throw Stopped();
+      return scores;
+    });
+  } catch (const Stopped&) {
+    return false;
+  }
+  std::string text;
+  std::vector<std::pair<std::string, double>> logged;
+  for (const TaskEvaluation::Value& one : values) {
+    logged.emplace_back(one.name, one.value);
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", one.name, one.value);
+  }
+  log_->tasks(step, logged, seconds_since(started));
+  log_info("step {}: tasks {} ({:.1f} s)", step, text, seconds_since(started));
+  return true;
+}
+
 void Run::evaluate_now(int64_t step) {
-  if (workload_->validation_batches() == 0 || last_evaluated_ == step) return;
+  if ((workload_->validation_batches() == 0 && !tasks_) || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
   if (links_.control != nullptr) links_.control->note(step, "eval");
+  if (tasks_ && !evaluate_tasks(step)) return log_info("evaluation left unfinished");
+  if (workload_->validation_batches() == 0) {
+    last_evaluated_ = step;
+    return;
+  }
+  started = std::chrono::steady_clock::now();
   bool stopped = false;
   const Evaluation done =
       evaluate(*stepper_, *workload_, config_.eval_tokens, [&] { return stopped = stopped || stop_wanted(); });

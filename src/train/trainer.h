@@ -9,6 +9,7 @@
 #include "train/checkpoint.h"
 #include "train/language_model.h"
 #include "train/run_config.h"
+#include "train/sequence_scores.h"
 #include "train/stepper.h"
 
 namespace octet {
@@ -32,6 +33,8 @@ struct TrainHooks {
   const WorkloadRow* workload = &kLanguageModelling;
   // After every step, before logging; for tests and benchmarks. May throw to stop the run.
   std::function<void(const RunState&, const StepResult&)> on_step = {};
+  // Opens what eval.tasks names; throws what is wrong with it. Empty: eval.tasks is refused.
+  std::function<std::unique_ptr<TaskEvaluation>(const RunConfig&, const TaskPlace&)> open_tasks = {};
   std::optional<Target> target = {};      // in place of the device's own: for timings
   std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
   std::string build = {};                 // of the program: ranks that are processes must have the same

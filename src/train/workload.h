@@ -21,6 +21,9 @@
 
 namespace octet {
 
+// Of eval graphs whose tokens are scored one by one: i32[T, 1].
+constexpr const char* kLikeliestOutput = "likeliest";
+
 enum class DataSplit { kTraining, kValidation };
 
 // What a workload counts: "tokens" and "tokens_per_second" in logs and plans, "tok/s" in progress lines.

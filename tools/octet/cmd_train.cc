@@ -8,6 +8,7 @@
 #include "build_info.h"
 #include "dist/launch.h"
 #include "octet/commands.h"
+#include "octet/train_tasks.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -36,7 +37,8 @@ void run_training(const RunOptions& options) {
     if (status.value_or(0) != 0) std::exit(*status);
     if (status) return;
   }
-  TrainResult result = train(config, {.build = version_text("octet"), .handle_signals = true});
+  TrainResult result =
+      train(config, {.open_tasks = open_training_tasks, .build = version_text("octet"), .handle_signals = true});
   if (result.left_over) return;
   if (result.seconds == 0) {  // no step was run
     const char* length = config.epochs > 0 ? "train.epochs" : "train.steps";
