@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "corpus/text_marks.h"
 #include "corpus/words.h"
 #include "io/tokenizer_utf8.h"
 
@@ -25,59 +26,74 @@ int64_t count_of(std::string_view text, std::string_view what) {
   return count;
 }
 
-std::string_view strip(std::string_view text, std::string_view what = " \t\r") {
-  const size_t begin = std::min(text.find_first_not_of(what), text.size());
-  return text.substr(begin, text.find_last_not_of(what) + 1 - begin);
+constexpr std::string_view kWhite = " \t\r\n\v\f\x1c\x1d\x1e\x1f";
+std::string_view strip(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(kWhite), text.size());
+  return text.substr(begin, text.find_last_not_of(kWhite) + 1 - begin);
 }
 
-// Calls body(line) for each line.
+// Bytes of the end of a line at text[at] as Python's splitlines() has it, or only of '\n'; 0: none.
+size_t line_end(std::string_view text, size_t at, bool all) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
+  const uint8_t c = byte(at);
+  if (c == '\n') return 1;
+  if (!all) return 0;
+  if (c == '\r') return byte(at + 1) == '\n' ? 2 : 1;
+  if (c == '\v' || c == '\f' || (c >= 0x1c && c <= 0x1e)) return 1;
+  if (c == 0xc2) return byte(at + 1) == 0x85 ? 2 : 0;
+  return c == 0xe2 && byte(at + 1) == 0x80 && (byte(at + 2) | 1) == 0xa9 ? 3 : 0;  // U+2028, U+2029
+}
+
+// Calls body(line) for each line; `all`: of every kind of line end.
 template <typename Body>
-void each_line(std::string_view text, Body body) {
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    body(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+void each_line(std::string_view text, bool all, Body body) {
+  for (size_t begin = 0, at = 0; begin < text.size();) {
+    size_t end = 0;
+    while (at < text.size() && (end = line_end(text, at, all)) == 0) ++at;
+    body(text.substr(begin, at - begin));
+    begin = at += end;
   }
 }
 
-bool is_punctuation(char c) {
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-}
 bool is_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 bool is_category(uint32_t code, int first, int last) {
   const int category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
   return category >= first && category <= last;
 }
 
-// Whether `is_ascii` holds for a character of the word, or a category of first..last for one beyond ASCII.
-template <typename Ascii>
-bool any_character(std::string_view word, int first, int last, Ascii is_ascii, bool other) {
+// Whether a character of the word is a letter.
+bool has_letter(std::string_view word) {
   for (size_t at = 0; at < word.size();) {
-    if (static_cast<uint8_t>(word[at]) < 0x80) {
-      if (is_ascii(word[at++])) return true;
-      continue;
-    }
     const Utf8Char character = utf8_at(word, at);
-    if (is_category(character.code, first, last) != other) return true;
+    if (character.code < 0x80 ? is_letter(word[at])
+                              : is_category(character.code, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO))
+      return true;
     at += static_cast<size_t>(std::max(character.length, 1));
   }
   return false;
 }
 
-bool has_letter(std::string_view word) {
-  if (is_letter(word[0])) return true;
-  return any_character(word, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO, is_letter, false);
+bool ends_in_sentence_mark(std::string_view line) {
+  if (line.empty()) return false;
+  size_t at = line.size() - 1;
+  while (at > 0 && (line[at] & 0xC0) == 0x80) --at;
+  return ends_sentences(utf8_at(line, at).code);
 }
+
 bool is_symbols(std::string_view word) {
   if (is_letter(word[0])) return false;
-  return !any_character(
-      word, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_SO, [](char c) { return !is_punctuation(c); }, true);
+  for (size_t at = 0; at < word.size();) {
+    const Utf8Char character = utf8_at(word, at);
+    const auto bytes = static_cast<size_t>(std::max(character.length, 1));
+    if (!is_mark(character.code, word.substr(at, bytes))) return false;
+    at += bytes;
+  }
+  return true;
 }
 
 bool ends_in(std::string_view text, std::initializer_list<std::string_view> endings) {
   return std::ranges::any_of(endings, [&](std::string_view ending) { return text.ends_with(ending); });
 }
-bool ends_in_ellipsis(std::string_view line) { return ends_in(line, {"...", "…"}); }
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -255,9 +271,9 @@ std::string_view RuleChecker::check_repetition(std::string_view text) {
   const auto share = [](int64_t part, int64_t all) {
     return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(all, 1));
   };
-  const auto lines = static_cast<size_t>(std::ranges::count(text, '\n')) + 1;
+  const auto lines = static_cast<size_t>(std::ranges::count(text, '\n')) + 2;
   clear_slots(lines);
-  for (std::string_view left = text; !left.empty();) {  // between empty lines
+  for (std::string_view left = strip(text); !left.empty();) {  // between empty lines
     const size_t end = std::min(left.find("\n\n"), left.size());
     note(left.substr(0, end));
     left.remove_prefix(std::min(left.find_first_not_of('\n', end), left.size()));
@@ -266,9 +282,12 @@ std::string_view RuleChecker::check_repetition(std::string_view text) {
   if (share(chars, chars_) > rules_.dup_paragraph_chars) return "gopher_dup_paragraph_chars";
   clear_slots(lines);
   parts = repeated = chars = 0;
-  each_line(text, [&](std::string_view line) {
+  each_line(text, false, [&](std::string_view line) {
     if (!line.empty()) note(line);
   });
+  // As split("\n+") has it, with an empty line at an end of the text that is a line end.
+  if (text.starts_with('\n')) note({});
+  if (text.ends_with('\n')) note({});
   if (share(repeated, parts) > rules_.dup_lines) return "gopher_dup_lines";
   if (share(chars, chars_) > rules_.dup_line_chars) return "gopher_dup_line_chars";
   constexpr std::string_view kTop[] = {"gopher_top_2gram", "gopher_top_3gram", "gopher_top_4gram"};
@@ -307,11 +326,11 @@ std::string_view RuleChecker::check_quality(std::string_view text) {
       static_cast<double>(count_of(text, "...") + count_of(text, "…")) / all > rules_.max_symbols)
     return "gopher_max_symbols";
   double lines = 0, bullets = 0, ellipses = 0;
-  each_line(text, [&](std::string_view line) {
+  each_line(text, true, [&](std::string_view line) {
     const std::string_view body = strip(line);
     ++lines;
     bullets += body.starts_with("•") || body.starts_with('-');
-    ellipses += ends_in_ellipsis(body);
+    ellipses += ends_in(body, {"...", "…"});
   });
   if (bullets > rules_.max_bullets * lines) return "gopher_max_bullets";
   if (ellipses > rules_.max_ellipsis_lines * lines) return "gopher_max_ellipsis_lines";
@@ -323,9 +342,7 @@ std::string_view RuleChecker::check_quality(std::string_view text) {
     while (!left.empty() && is_punctuation(left.front())) left.remove_prefix(1);
     while (!left.empty() && is_punctuation(left.back())) left.remove_suffix(1);
     for (size_t i = 0; i < seen.size(); ++i)
-      if (!seen[i] &&
-          std::ranges::equal(left, rules_.stop_words[i], [](char a, char b) { return lower(a) == lower(b); }))
-        seen[i] = true, ++found;
+      if (!seen[i] && left == rules_.stop_words[i]) seen[i] = true, ++found;
   }
   return found < rules_.min_stop_words ? "gopher_min_stop_words" : "";
 }
@@ -347,7 +364,7 @@ std::string_view RuleChecker::apply_c4(std::string_view text, std::string& out) 
   int64_t sentences = 0;
   auto word = words_.begin();
   out.clear();
-  each_line(text, [&](std::string_view line) {
+  each_line(text, true, [&](std::string_view line) {
     if (!reason.empty()) return;
     const char* const end = line.data() + line.size();
     const std::string_view small =
@@ -358,9 +375,7 @@ std::string_view RuleChecker::apply_c4(std::string_view text, std::string& out) 
     line = strip(line);
     if (longest > rules_.c4_max_word_length) return;
     if (rules_.c4_citations && line.find('[') != std::string_view::npos) line = cited_ = without_citations(line);
-    if (rules_.c4_terminal_punctuation &&
-        (!ends_in(line, {".", "?", "!", "\"", "'", "”", "。", "？", "！"}) || ends_in_ellipsis(line)))
-      return;
+    if (rules_.c4_terminal_punctuation && (!ends_in(line, {".", "?", "!", "\"", "'"}) || line.ends_with("..."))) return;
     if (words < rules_.c4_min_line_words) return;
     if (lorem && holds(small, "lorem ipsum")) return void(reason = "c4_lorem_ipsum");
     if (script && holds(small, "javascript")) return;
@@ -371,6 +386,7 @@ std::string_view RuleChecker::apply_c4(std::string_view text, std::string& out) 
     out += line;
   });
   if (reason.empty() && sentences < rules_.c4_min_sentences) reason = "c4_min_sentences";
+  if (const std::string_view whole = strip(out); whole.size() < out.size()) out = std::string(whole);
   return reason;
 }
 
@@ -378,12 +394,11 @@ std::string_view RuleChecker::check_fineweb(std::string_view text) {
   int64_t lines = 0, punctuated = 0, brief = 0, repeated = 0;
   const int64_t ends = std::ranges::count(text, '\n');
   clear_slots(static_cast<size_t>(ends) + 1);
-  each_line(text, [&](std::string_view line) {
+  each_line(text, false, [&](std::string_view line) {
     if (strip(line).empty()) return;
     const int64_t chars = count_chars(line);
     ++lines;
-    punctuated += ends_in(
-        line, {".", "!", "?", "\"", "'", "”", "’", "…", "。", "！", "？", "；", "।", "॥", "؟", "۔", "።", "։", "᠃"});
+    punctuated += ends_in_sentence_mark(line);
     brief += chars <= rules_.short_line;
     if (slot_of(hash_bytes(line)).count++ > 0) repeated += chars;
   });

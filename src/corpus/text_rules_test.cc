@@ -118,10 +118,76 @@ TEST(TextRules, Quality) {
   EXPECT_EQ(drops(ellipses), "gopher_max_ellipsis_lines");
   EXPECT_EQ(drops(repeated("1234 5678 word", 30)), "gopher_min_alpha");
   EXPECT_EQ(drops(repeated("nothing frequent here", 30)), "gopher_min_stop_words");
-  EXPECT_EQ(drops(repeated("nothing frequent 'The' AND, here", 30)), "");
+  EXPECT_EQ(drops(repeated("nothing frequent The AND here", 30)), "gopher_min_stop_words") << "case counts";
+  EXPECT_EQ(drops(repeated("nothing frequent 'the' and, here", 30)), "");
   rules.stop_words = {"und", "die"};
   EXPECT_EQ(drops(repeated("the and und", 30)), "gopher_min_stop_words");
   EXPECT_EQ(drops(repeated("und die", 30) + "überall"), "");
+}
+
+// Where datatrove's rules have an answer of their own.
+TEST(TextRules, SymbolsAreThoseOfDatatrove) {
+  TextRules rules;
+  rules.gopher_repetition = rules.c4 = rules.fineweb = false;
+  const auto drops = [&](const std::string& mark) {
+    std::string text;
+    for (int i = 0; i < 40; ++i) text += "the word of " + mark + " more\n";
+    return dropped_by(text.substr(0, text.size() - 1), rules);
+  };
+  rules.max_symbols = 1;
+  rules.max_words = 170;  // 160 words; a mark that is a word makes them 200
+  for (const char* mark : {"--", "…", "»", "„", "%", "।", "１", "\xc2\x85"}) EXPECT_EQ(drops(mark), "") << mark;
+  for (const char* mark : {"€", "→", "©", "•", "5"}) EXPECT_EQ(drops(mark), "gopher_max_words") << mark;
+}
+
+TEST(TextRules, ParagraphsAreOfTheStrippedText) {
+  TextRules rules;
+  rules.gopher_quality = rules.c4 = rules.fineweb = false;
+  rules.top_ngram = {1, 1, 1}, rules.dup_ngrams = {1, 1, 1, 1, 1, 1};
+  rules.dup_lines = rules.dup_line_chars = rules.dup_paragraph_chars = 1;
+  rules.dup_paragraphs = 0.26;  // one of three, or of four
+  EXPECT_EQ(dropped_by("one\n\ntwo\n\none\n \n", rules), "gopher_dup_paragraphs") << "the last is no other one";
+  EXPECT_EQ(dropped_by("\n\none\n\ntwo\n\none", rules), "gopher_dup_paragraphs") << "none is empty";
+}
+
+TEST(TextRules, EmptyLinesAtBothEndsAreOneThatRepeats) {
+  TextRules rules;
+  rules.gopher_quality = rules.c4 = rules.fineweb = false;
+  rules.top_ngram = {1, 1, 1}, rules.dup_ngrams = {1, 1, 1, 1, 1, 1};
+  rules.dup_lines = 0.24;
+  EXPECT_EQ(dropped_by("\none\ntwo\n", rules), "gopher_dup_lines") << "one of four";
+  EXPECT_EQ(dropped_by("one\ntwo\n", rules), "");
+}
+
+TEST(TextRules, LinesEndAsInPython) {
+  TextRules rules;
+  rules.gopher_repetition = rules.c4 = rules.fineweb = false;
+  std::string text;
+  for (const char* end : {"\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\xc2\x85", "\u2028", "\u2029"})
+    text += std::string("- the item that and a few more") + end;
+  EXPECT_EQ(dropped_by(text, rules), "gopher_max_bullets");
+  EXPECT_EQ(c4_of("one two three\rfour five six\u2028no more"), "one two three\nfour five six");
+}
+
+TEST(TextRules, C4EndsLinesInFiveMarks) {
+  TextRules rules{.c4_terminal_punctuation = true};
+  EXPECT_EQ(c4_of("it ends so.\nit ends so!\nit ends so?\nit ends so\"\nit ends so'", rules),
+            "it ends so.\nit ends so!\nit ends so?\nit ends so\"\nit ends so'");
+  EXPECT_EQ(c4_of("it ends so.\nit ends so”\nit ends so。\nit ends so…\nit ends so...", rules), "it ends so.");
+  EXPECT_EQ(c4_of("[1] A first line here.\nA last line here. [2]"), "A first line here.\nA last line here.");
+}
+
+TEST(TextRules, FineWebsLinesEndInMarksOfUnicode) {
+  TextRules rules;
+  rules.gopher_repetition = rules.gopher_quality = rules.c4 = false;
+  const auto drops = [&](const std::string& mark) {
+    std::string text;
+    for (int i = 0; i < 10; ++i) text += fmt::format("a line that is long enough to be no short line {}{}\n", i, mark);
+    return dropped_by(text.substr(0, text.size() - 1), rules);
+  };
+  for (const char* mark : {".", "!", "?", "。", "؟", "።", "‼", "．", "\U0001da88"}) EXPECT_EQ(drops(mark), "") << mark;
+  for (const char* mark : {"", "\"", "'", "”", "…", "；", ":", ")"})
+    EXPECT_EQ(drops(mark), "fineweb_min_line_punctuation") << mark;
 }
 
 TEST(TextRules, C4TakesOutLines) {
