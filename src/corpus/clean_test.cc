@@ -38,7 +38,8 @@ TEST(Clean, WritesOnlyChangedTextsAnew) {
              "{\"n\":1.50,  \"text\":\"plain \\u0041\"}\r\n\n"
              "{\"text\":\"caf\\u00c3\\u00a9  \\n\\n\\n\\\"x\\\"\",\"id\":\"q\",\"b\":[1]}\n"
              "{\"text\":\"bad \xE9 byte, mail me@home.org\"}\n{\"id\":4,\"text\":\" \\n\"}");
-  const CleanOptions options{.inputs = {folder.file("a.jsonl")}, .output = folder.file("out"), .rules = no_rules()};
+  const CleanOptions options{.lines = {.inputs = {folder.file("a.jsonl")}, .output = folder.file("out")},
+                             .rules = no_rules()};
   Clean job(options);
   job.run({});
   job.finish();
@@ -50,16 +51,16 @@ TEST(Clean, WritesOnlyChangedTextsAnew) {
   EXPECT_EQ(dropped[0],
             Json::parse(fmt::format(R"({{"file": "{}", "line": 5, "id": 4, "reason": "empty", "text": " \n"}})",
                                     folder.file("a.jsonl"))));
-  const CleanCounts totals = job.totals();
-  const CleanCounts expected = {{"documents", 4},
-                                {"kept", 3},
-                                {"dropped.empty", 1},
-                                {"masked.email", 1},
-                                {"repaired.invalid_utf8", 1},
-                                {"repaired.mojibake", 1},
-                                {"repaired.white_space", 2},
-                                {"bytes_in", totals.at("bytes_in")},
-                                {"bytes_out", totals.at("bytes_out")}};
+  const LineCounts totals = job.totals();
+  const LineCounts expected = {{"documents", 4},
+                               {"kept", 3},
+                               {"dropped.empty", 1},
+                               {"masked.email", 1},
+                               {"repaired.invalid_utf8", 1},
+                               {"repaired.mojibake", 1},
+                               {"repaired.white_space", 2},
+                               {"bytes_in", totals.at("bytes_in")},
+                               {"bytes_out", totals.at("bytes_out")}};
   EXPECT_EQ(totals, expected);
   EXPECT_EQ(Json::parse(job.report()).at("files").at(0).at("counts").at("kept"), 3);
 }
@@ -68,12 +69,13 @@ TEST(Clean, CountsDocumentsByRule) {
   const TempFolder folder;
   write_file(folder.file("a.jsonl"),
              "{\"text\":\"too short\"}\n{\"text\":\"it has { a bracket\"}\n{\"text\":\"short too\"}\n");
-  CleanOptions options{.inputs = {folder.file("a.jsonl")}, .output = folder.file("out"), .rules = no_rules()};
+  CleanOptions options{.lines = {.inputs = {folder.file("a.jsonl")}, .output = folder.file("out")},
+                       .rules = no_rules()};
   options.rules.gopher_quality = options.rules.c4 = true;
   options.rules.min_words = 3, options.rules.min_stop_words = 0;
   options.rules.min_word_length = 0, options.rules.min_alpha = 0;
   run(options);
-  const CleanCounts totals = Clean(options).totals();
+  const LineCounts totals = Clean(options).totals();
   EXPECT_EQ(totals.at("dropped.gopher_min_words"), 2);
   EXPECT_EQ(totals.at("dropped.c4_curly_bracket"), 1);
   EXPECT_EQ(totals.at("kept"), 0);
@@ -89,8 +91,7 @@ TEST(Clean, ByLanguage) {
   write_file(folder.file("a.jsonl"),
              "{\"text\":\"This is a plain English sentence about the weather and the time of day.\"}\n"
              "{\"text\":\"Das ist ein ganz gewöhnlicher deutscher Satz über das Wetter und die Tageszeit.\"}\n");
-  run({.inputs = {folder.file("a.jsonl")},
-       .output = folder.file("out"),
+  run({.lines = {.inputs = {folder.file("a.jsonl")}, .output = folder.file("out")},
        .languages = {"de", "fr"},
        .rules = no_rules()});
   const std::vector<Json> dropped = rows_of(folder.file("out/dropped/a.jsonl"));
@@ -111,7 +112,7 @@ TEST(Clean, ShardsFullDisksAndThreadsChangeNothing) {
     inputs.push_back(folder.file(fmt::format("f{}.jsonl", f)));
     write_file(inputs.back(), lines);
   }
-  CleanOptions options{.inputs = inputs, .output = folder.file("whole"), .rules = no_rules(), .threads = 1};
+  CleanOptions options{.lines = {.inputs = inputs, .output = folder.file("whole"), .threads = 1}, .rules = no_rules()};
   options.rules.c4 = true, options.rules.c4_min_sentences = 1;
   run(options);
   const auto all = [&](const std::string& out) {
@@ -121,36 +122,36 @@ TEST(Clean, ShardsFullDisksAndThreadsChangeNothing) {
       text += read_file(out + name);
     return text;
   };
-  const CleanCounts totals = Clean(options).totals();
+  const LineCounts totals = Clean(options).totals();
   EXPECT_GT(totals.at("dropped.c4_curly_bracket"), 100);
-  const std::string expected = all(options.output);
-  options.output = folder.file("sharded");
-  options.threads = 2;
+  const std::string expected = all(options.lines.output);
+  options.lines.output = folder.file("sharded");
+  options.lines.threads = 2;
   Clean(options).run({1, 2});
   EXPECT_NE(error_of([&] { Clean(options).finish(); }).find("f0.jsonl is not there: run every shard"),
             std::string::npos);
   Clean(options).run({0, 2});
   run(options);
-  EXPECT_EQ(all(options.output), expected);
+  EXPECT_EQ(all(options.lines.output), expected);
   EXPECT_EQ(Clean(options).totals(), totals);
-  options.output = folder.file("full");
+  options.lines.output = folder.file("full");
   EXPECT_GT(failures_on_full_disks(1000, 150000, [&] { run(options); }), 2);
-  EXPECT_EQ(all(options.output), expected);
+  EXPECT_EQ(all(options.lines.output), expected);
 }
 
 TEST(Clean, BadInput) {
   const TempFolder folder;
   const std::string in = folder.file("a.jsonl");
   write_file(in, "{\"text\":\"ok\"}\n{\"text\":1}\n");
-  CleanOptions options{.inputs = {in}, .output = folder.file("out"), .rules = no_rules()};
+  CleanOptions options{.lines = {.inputs = {in}, .output = folder.file("out")}, .rules = no_rules()};
   EXPECT_NE(error_of([&] { run(options); }).find("a.jsonl:2: key \"text\" is not a string; --skip-bad-lines"),
             std::string::npos);
-  options.output = folder.file("skipped");
-  options.skip_bad_lines = true;
+  options.lines.output = folder.file("skipped");
+  options.lines.skip_bad_lines = true;
   run(options);
   EXPECT_EQ(Clean(options).totals().at("dropped.bad_line"), 1);
-  options.output = folder.file("long");
-  options.longest_line = 12;
+  options.lines.output = folder.file("long");
+  options.lines.longest_line = 12;
   EXPECT_NE(error_of([&] { run(options); }).find("a.jsonl:1: a line of 13 bytes, more than 12: --max-line"),
             std::string::npos);
   options.mask = {"names"};

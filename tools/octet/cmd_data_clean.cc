@@ -20,7 +20,7 @@ struct CleanArguments {
 };
 
 // Counts of a kind, the most frequent first: "gopher_min_words 120, c4_min_sentences 4".
-std::string counts_of(const CleanCounts& totals, const std::string& kind) {
+std::string counts_of(const LineCounts& totals, const std::string& kind) {
   std::vector<std::pair<int64_t, std::string>> rows;
   for (const auto& [name, count] : totals)
     if (name.starts_with(kind)) rows.emplace_back(-count, name.substr(kind.size()));
@@ -31,19 +31,19 @@ std::string counts_of(const CleanCounts& totals, const std::string& kind) {
 }
 
 void print(const CleanArguments& arguments, const Clean& job, double seconds) {
-  const CleanCounts totals = job.totals();
+  const LineCounts totals = job.totals();
   if (arguments.json) {
-    auto report = parse_json<nlohmann::ordered_json>(job.report(), arguments.options.output + "/report.json");
+    auto report = parse_json<nlohmann::ordered_json>(job.report(), arguments.options.lines.output + "/report.json");
     report["seconds"] = seconds;
     return fmt::print("{}\n", report.dump(2));
   }
   fmt::print("{} of {} documents kept, {} of {} of text; the others are in {}/dropped\n", totals.at("kept"),
              totals.at("documents"), human_bytes(totals.at("bytes_out")), human_bytes(totals.at("bytes_in")),
-             arguments.options.output);
+             arguments.options.lines.output);
   for (const char* kind : {"dropped", "repaired", "masked"})
     if (const std::string counts = counts_of(totals, std::string(kind) + "."); !counts.empty())
       fmt::print("{}: {}\n", kind, counts);
-  fmt::print("{}: {} ({}/s)\n", arguments.options.output, human_seconds(seconds),
+  fmt::print("{}: {} ({}/s)\n", arguments.options.lines.output, human_seconds(seconds),
              human_number(static_cast<double>(totals.at("bytes_in")) / std::max(seconds, 1e-3), "B"));
 }
 
@@ -52,7 +52,7 @@ void clean(CleanArguments& arguments) {
   arguments.rules.validate();
   std::string title;
   std::optional<ByteProgress> bar;
-  arguments.options.progress = [&](std::string_view file, const CorpusProgress& state) {
+  arguments.options.lines.progress = [&](std::string_view file, const CorpusProgress& state) {
     if (title != file) bar.emplace("cleaning " + (title = file));
     bar->update(state);
   };
@@ -72,8 +72,10 @@ void add_data_clean_command(CLI::App& data) {
   auto* command = data.add_subcommand("clean", "Repair text, and drop documents by language, rules and models");
   auto arguments = std::make_shared<CleanArguments>();
   CleanOptions& o = arguments->options;
-  add_json_lines_options(*command, o.inputs, o.output, o.text_key, o.id_key, o.longest_line, o.threads);
-  command->add_flag("--skip-bad-lines", o.skip_bad_lines, "drop damaged lines, and list them, instead of stopping");
+  add_json_lines_options(*command, o.lines.inputs, o.lines.output, o.lines.text_key, o.lines.id_key,
+                         o.lines.longest_line, o.lines.threads);
+  command->add_flag("--skip-bad-lines", o.lines.skip_bad_lines,
+                    "drop damaged lines, and list them, instead of stopping");
   command->add_option("--shard", arguments->shard,
                       "I/N: the inputs I, I + N, ... alone; the command without it writes the report at the end");
   command->add_flag("--json", arguments->json, "print the report");
