@@ -1,4 +1,4 @@
-"""octet data dedup and clean as programs: killed at any time and started again, in shards as scripts/dedup_slurm.sh runs them (here by
+"""octet data dedup, clean and decontaminate as programs: killed at any time and started again, in shards as scripts/dedup_slurm.sh runs them (here by
 an sbatch that is a loop), the same files each time; wrong options; files named
 as subcommands. Usage: dedup_test.py OCTET REPOSITORY"""
 
@@ -93,6 +93,22 @@ def main(octet, repository):
         assert counts["documents"] == 12000 and 0 < counts["dropped.gopher_top_2gram"] < 6000, counts
         kill_until_done("clean", *inputs, "--out", root / "clean_killed", *rules)
         assert files_of(root / "clean_killed") == files_of(root / "clean"), "clean, killed and started again: other files"
+
+        test = root / "quiz.txt"
+        with open(inputs[2], encoding="utf-8") as lines:
+            test.write_text("".join(" ".join(json.loads(line)["text"].split()[5:25]) + "\n" for line in list(lines)[:50]))
+        apart = ("--test", f"quiz={test}")
+        done = subprocess.run([octet, "data", "decontaminate", *inputs, "--out", root / "apart", "--json", *apart],
+                              capture_output=True, text=True, check=True)
+        report = json.loads(done.stdout)
+        assert report["counts"]["documents"] == 12000 and 50 <= report["counts"]["dropped.contaminated"] < 500, report
+        assert report["tests"][0]["name"] == "quiz" and report["tests"][0]["texts"] == 50, report
+        kill_until_done("decontaminate", *inputs, "--out", root / "apart_killed", *apart)
+        assert files_of(root / "apart_killed") == files_of(root / "apart"), "decontaminate, killed: other files"
+        for shard in (("--shard", "1/2"), ("--shard", "0/2"), ()):
+            subprocess.run([octet, "data", "decontaminate", *inputs, "--out", root / "apart_shards", *apart, *shard],
+                           capture_output=True, check=True)
+        assert files_of(root / "apart_shards") == files_of(root / "apart"), "decontaminate, in shards: other files"
 
         done = dedup(root / "clean", "--out", root / "both", "--json", check=True)  # without dropped/ and report.json
         assert json.loads(done.stdout)["documents"] == counts["kept"], (done, counts)

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "commands.h"
 #include "data_chat.h"
+#include "data_decontaminate.h"
 #include "human.h"
 #include "io/corpus.h"
 
@@ -118,6 +119,7 @@ void add_data_command(CLI::App& app) {
   add_data_clean_command(*command);
   add_data_dedup_command(*command);
   add_data_bert_command(*command);
+  add_data_decontaminate_command(*command);
   for (CLI::App* below : command->get_subcommands([](const CLI::App*) { return true; }))
     below->preparse_callback([command](size_t) {
       for (CLI::Option* option : command->get_options()) option->required(false);

@@ -1,0 +1,11 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace octet {
+
+void add_data_decontaminate_command(CLI::App& data);
+
+}  // namespace octet
