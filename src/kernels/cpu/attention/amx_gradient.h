@@ -72,11 +72,12 @@ class AmxGradient {
       for (int64_t r = 0; r < 2 && row + r < at.q.count; ++r) {
         const int64_t t = at.query + row + r;
         low[r] = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(t, task.start) - at.key));
-        high[r] = static_cast<int32_t>(std::min(at.keys, t + 1 - at.key));
+        high[r] = static_cast<int32_t>(std::clamp<int64_t>(p.end_key(t) - at.key, 0, at.keys));
         if (p.bias(at.head) != 0) add_bias(scores_ + (row + r) * kBlock, cols, p.bias(at.head), at.key - t);
         lse[r] = inputs.lse[t * p.heads + at.head], delta[r] = at.delta(p, inputs, t);
         if (!inputs.stream) continue;
         std::fill_n(keep_ + r * kBlock, kBlock, 1.0f);
+        if (high[r] == 0) continue;
         drop_probabilities(p, *inputs.stream, at.head, t, at.key - task.start, high[r], keep_ + r * kBlock, words_);
       }
       for (int64_t c = 0; c < cols; c += simd::kLanes) {

@@ -56,8 +56,10 @@ void run_task(const AttentionProblem& p, const KernelArgs& args, const GradientI
       if (task.want_dkv) std::fill_n(sums, kBlock * loop.width, 0.0f);
     }
     const int64_t last_seeing = p.window > 0 ? std::min(task.last_query, key + keys + p.window - 1) : task.last_query;
+    const int64_t before = p.first_query(key, task.start) - task.start,
+                  first_seeing = task.start + before / kBlock * kBlock;
     for (int64_t head = 0; head < heads; ++head) {
-      for (int64_t query = std::max(task.first_query, key); query < last_seeing; query += kBlock) {
+      for (int64_t query = std::max(task.first_query, first_seeing); query < last_seeing; query += kBlock) {
         const int64_t count = std::min(kBlock, task.last_query - query), of = task.first_head + head;
         loop.add(p, inputs, task,
                  {of, query, key, keys, q_rows(0, query, count, of), q_rows(4, query, count, of),
@@ -126,8 +128,9 @@ void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
           const int64_t first = starts[s], head = task % p.heads, query = first + task / p.heads * kBlock;
           const int64_t query_end = std::min<int64_t>(starts[s + 1], query + kBlock);
           const int64_t seen = first + (p.first_key(query, first) - first) / kBlock * kBlock;
+          const int64_t last = std::min<int64_t>(starts[s + 1], p.end_key(query_end - 1));
           run_task<T, Loop>(p, args, inputs,
-                            {first, head / p.group(), head, head + 1, seen, query_end, query, query_end, true, false},
+                            {first, head / p.group(), head, head + 1, seen, last, query, query_end, true, false},
                             scratch(thread));
         });
   }
@@ -136,7 +139,8 @@ void attention_grad(const AttentionProblem& p, const KernelArgs& args) {
       [&](int64_t thread, int64_t s, int64_t task) {
         const int64_t first = starts[s], last = starts[s + 1], kv = task % p.kv_heads, head = kv * p.group();
         const int64_t key = first + task / p.kv_heads * kBlock, key_end = std::min(last, key + kBlock);
-        run_task<T, Loop>(p, args, inputs, {first, kv, head, head + p.group(), key, key_end, key, last, false, true},
+        run_task<T, Loop>(p, args, inputs,
+                          {first, kv, head, head + p.group(), key, key_end, p.causal ? key : first, last, false, true},
                           scratch(thread));
       });
 }

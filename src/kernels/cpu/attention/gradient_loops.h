@@ -86,7 +86,8 @@ class VectorGradient {
     const int64_t queries = at.q.count;
     for (int64_t row = 0; row < queries; row += tiles::kRows) {
       const int64_t rows = std::min<int64_t>(tiles::kRows, queries - row);
-      const int64_t reach = std::min(at.keys, at.query + row + rows - at.key);  // >= 1: query >= key
+      // Causal: >= 1, since query >= key. Else all keys, of which make_slopes() masks those outside a window.
+      const int64_t reach = p.causal ? std::min(at.keys, at.query + row + rows - at.key) : at.keys;
       const int64_t seen = tiles::round_up_lanes(reach);
       float *scores = probabilities_ + row * kBlock, *dp = ds_ + row * kBlock;
       tiles::product(rows, seen, p.dim, {q.data + row * q.row, q.row, 1}, keys_t_, kBlock, scores, kBlock, false);
@@ -105,8 +106,9 @@ class VectorGradient {
     if (!task.want_dkv) return;
     for (int64_t j = 0; j < at.keys; j += tiles::kRows) {
       const int64_t rows = std::min<int64_t>(tiles::kRows, at.keys - j);
-      // Queries before key j do not see it; earlier bands wrote no column j.
-      const int64_t from = std::clamp<int64_t>((at.key + j - at.query) / tiles::kRows * tiles::kRows, 0, queries);
+      // Causal: queries before key j do not see it; earlier bands wrote no column j.
+      const int64_t unseen = p.causal ? (at.key + j - at.query) / tiles::kRows * tiles::kRows : 0;
+      const int64_t from = std::clamp<int64_t>(unseen, 0, queries);
       tiles::product(rows, width, queries - from, {probabilities_ + from * kBlock + j, 1, kBlock},
                      dout.data + from * dout.row, dout.row, dv + j * width, width, true);
       tiles::product(rows, width, queries - from, {ds_ + from * kBlock + j, 1, kBlock}, q.data + from * q.row, q.row,
@@ -124,7 +126,7 @@ class VectorGradient {
   void make_slopes(const AttentionProblem& p, const GradientInputs& inputs, const GradientTask& task,
                    const GradientBlock<T>& at, int64_t t, int64_t count, float* scores, float* dp) {
     const auto low = static_cast<int32_t>(std::max<int64_t>(0, p.first_key(t, task.start) - at.key));
-    const auto high = static_cast<int32_t>(std::min(at.keys, t + 1 - at.key));
+    const auto high = static_cast<int32_t>(std::clamp<int64_t>(p.end_key(t) - at.key, 0, at.keys));
     const float lse = inputs.lse[t * p.heads + at.head], delta = at.delta(p, inputs, t);
     alignas(64) float keep[kBlock];
     if (inputs.stream) {

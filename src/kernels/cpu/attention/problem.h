@@ -35,14 +35,13 @@ struct AttentionProblem : AttentionHeads {
   }
 };
 
-// run(problem, args) for attention whose float operands, those numbered, share a type; else null. Not causal: neither
-// the gradient nor linear biases.
+// run(problem, args) for attention whose float operands, those numbered, share a type; else null. Not causal: no linear
+// biases.
 template <typename Run>
 BoundKernel bind_attention(const Graph& graph, const Node& node, std::initializer_list<size_t> floats, const Run& run) {
   const DType dtype = node.results[0].dtype;
   if (!is_f32_or_bf16(dtype) || node.attr<double>("scale") <= 0) return nullptr;
-  const bool plain = node.op == Op::kAttention && node.attr<double>("alibi") == 0;
-  if (!node.attr<bool>("causal") && !plain) return nullptr;
+  if (!node.attr<bool>("causal") && node.attr<double>("alibi") != 0) return nullptr;
   for (size_t i : floats) {
     if (graph.dtype(node.inputs[i]) != dtype) return nullptr;
   }

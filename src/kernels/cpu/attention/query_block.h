@@ -34,6 +34,10 @@ struct AttentionHeads {
   int64_t first_key(int64_t t, int64_t start = 0) const { return window > 0 ? std::max(start, t - window + 1) : start; }
   // Behind the last key visible to it, in a sequence that may end before.
   int64_t end_key(int64_t t) const { return causal ? t + 1 : window > 0 ? t + window : INT64_MAX / 2; }
+  // First query, at or behind `start`, that sees the key at position t.
+  int64_t first_query(int64_t t, int64_t start) const {
+    return causal ? std::max(start, t) : window > 0 ? std::max(start, t - window + 1) : start;
+  }
 };
 
 // Lanes first, first + 1, ...
