@@ -36,13 +36,18 @@ void set_nested(SettingsTable& settings, nb::dict values, const std::string& pre
 
 // `config`: a YAML file, a dict of settings or None; `values` override it.
 RunConfig read_config(nb::object config, nb::dict values, const std::string& where) {
-  RunConfig read{.optimizer = kLanguageModelling.optimizer};
-  SettingsTable settings = settings_of(read);
-  if (nb::isinstance<nb::dict>(config))
-    set_nested(settings, nb::borrow<nb::dict>(config), "", where);
-  else if (!config.is_none())
-    settings.load_yaml_file(path_of(config));
-  set_nested(settings, values, "", where);
+  const auto fill = [&](RunConfig& run) {
+    SettingsTable settings = settings_of(run);
+    if (nb::isinstance<nb::dict>(config))
+      set_nested(settings, nb::borrow<nb::dict>(config), "", where);
+    else if (!config.is_none())
+      settings.load_yaml_file(path_of(config));
+    set_nested(settings, values, "", where);
+  };
+  RunConfig named;
+  fill(named);
+  RunConfig read = default_settings(named.workload);
+  fill(read);
   check(!config.is_none() || nb::len(values) > 0, ErrorCode::kInvalidArgument,
         "{}: want a settings file, a dict of settings or keyword arguments, such as model__size=\"gpt2-124m\"", where);
   check(read.restarts == 0, ErrorCode::kInvalidArgument,

@@ -30,8 +30,9 @@ struct HostTensor {
 
 struct Batch {
   std::map<std::string, HostTensor> tensors;
-  int64_t target_count = 0;  // targets that count in the loss
-  int64_t shape = 0;         // which of the static shapes that graphs were made for
+  int64_t target_count = 0;  // targets that count in the loss; of several losses what the workload's unit counts
+  std::map<std::string, int64_t> loss_counts = {};  // of several losses, by name: the targets that count in each
+  int64_t shape = 0;                                // which of the static shapes that graphs were made for
 
   HostTensor& add(const std::string& name, TensorType type, bool optional = false);  // zeros
   const HostTensor* find(const std::string& name) const;                             // null: none

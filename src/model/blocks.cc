@@ -171,10 +171,12 @@ Value dense(Builder& b, Value x, const std::string& name, int64_t out, const Mod
 }
 
 // Logits from the last hidden states: the embedding table when tied, else "head.weight"; and "head.bias".
-Value output_head(Builder& b, Value hidden, Value table, const ModelSpec& m) {
+Value output_head(Builder& b, Value hidden, Value table, const ModelSpec& m, const BatchShape& shape) {
   const int64_t vocab = m.embedding.vocab_size;
   if (m.head.kind == Head::kNone) return Value::none();
   if (m.head.kind == Head::kMaskedLm) {
+    if (shape.predictions > 0)
+      hidden = b.select_rows(hidden, b.input("masked_rows", {DType::kI32, {shape.predictions}}));
     hidden = activate(b, dense(b, hidden, "transform", m.hidden, m), m.layer(0).mixer.activation);
     hidden = norm(b, hidden, "transform_norm", m.norm);
   }
@@ -208,12 +210,14 @@ ModelOutputs layers_and_heads(Builder& b, const ModelSpec& m, const BatchShape& 
     x = in_turn ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
   ModelOutputs out{.hidden = m.residual == Residual::kPostNorm ? x : norm(b, x, "norm", m.norm)};
-  out.logits = output_head(b, out.hidden, table, m);
+  out.logits = output_head(b, out.hidden, table, m, shape);
   if (m.head.pooler) {
     Value first = b.select_rows(out.hidden, b.input("rows", {DType::kI32, {shape.max_segments}}));
     out.pooled = b.tanh(dense(b, first, "pooler", m.hidden, m));
   }
-  if (m.head.labels > 0) out.classes = dense(b, out.pooled, "classifier", m.head.labels, m);
+  const bool pretrains = m.head.kind != Head::kNone;  // a next-sentence head, which is trained without dropout
+  if (m.head.labels > 0)
+    out.classes = dense(b, b.dropout(out.pooled, pretrains ? 0.0 : p), "classifier", m.head.labels, m);
   return out;
 }
 
@@ -269,7 +273,8 @@ Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
 
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
   check(model.head.kind == Head::kNextToken && model.pattern[0].attention.causal, ErrorCode::kUnsupported,
-        "losses are of next tokens, which this model does not predict{}: encoders are neither trained nor evaluated",
+        "losses are of next tokens, which this model does not predict{}: encoders are trained by workload=bert and "
+        "workload=classify",
         model.head.kind == Head::kNextToken ? " (\"is_causal\": false)" : "");
   const auto is_weighed = [](const LayerSpec& layer) {
     const ExpertsSpec& e = layer.mixer.experts;

@@ -98,12 +98,13 @@ struct BatchShape {
   int64_t max_length = 0;    // longest sequence
   int64_t equal_length = 0;  // > 0: all sequences have this length
   bool training = false;     // dropout on
+  int64_t predictions = 0;   // > 0: masked-language heads give logits of so many tokens, input "masked_rows" i32[P]
 };
 
 // What a model gives; none where it has no such part.
 struct ModelOutputs {
   Value hidden;   // behind the last layer and norm [T, H]
-  Value logits;   // [T, vocab]
+  Value logits;   // [T, vocab], or of shape.predictions tokens
   Value pooled;   // [S, H]: of the tokens that input "rows" i32[S] names, the first of each sequence
   Value classes;  // [S, labels], of these
 };

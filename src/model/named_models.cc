@@ -1,7 +1,7 @@
 // Published sizes. Sources: GPT-2 (OpenAI 2019), GPT-3 (arXiv 2005.14165, table 2.1), the activation-recomputation
-// paper (arXiv 2205.05198, table 3), BLOOM (arXiv 2211.05100, table 3), Llama 2 and 3 model cards. Where the heads of
-// GPT-3's table do not fill the width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the width and head size every
-// later work took.
+// paper (arXiv 2205.05198, table 3), BLOOM (arXiv 2211.05100, table 3), BERT (arXiv 1810.04805), Llama 2 and 3 model
+// cards. Where the heads of GPT-3's table do not fill the width (1.3b: 24 of 128 in 2048; 13b: 40 of 128 in 5140), the
+// width and head size every later work took.
 #include <fmt/ranges.h>
 
 #include "base/error.h"
@@ -99,6 +99,8 @@ const std::vector<Named>& table() {
       {"mixtral-8x7b", mixtral_8x7b()},
       {"qwen3-30b-a3b", qwen3_30b_a3b()},
       {"olmoe-1b-7b", olmoe_1b_7b()},
+      {"bert-base", of_family("bert", 12, 768, 12, 30522, 512)},
+      {"bert-large", of_family("bert", 24, 1024, 16, 30522, 512)},
       {"llama3-70b", llama(80, 8192, 64, 8, 28672, 128256, 8192, 500000)},
   };
   return rows;

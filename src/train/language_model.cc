@@ -20,8 +20,11 @@
 namespace octet {
 
 const WorkloadRow kLanguageModelling = {.open = [](const RunConfig& config) -> std::unique_ptr<TrainingWorkload> {
-  return std::make_unique<LanguageModel>(config);
-}};
+                                          return std::make_unique<LanguageModel>(config);
+                                        },
+                                        .plan = [](const RunConfig& config) -> std::unique_ptr<TrainingWorkload> {
+                                          return std::make_unique<LanguageModel>(resolve_model(config, 0), config);
+                                        }};
 
 Graph loss_graph(GraphRole role, const ModelSpec& model, const BatchShape& shape) {
   Graph graph(role);

@@ -111,6 +111,7 @@ class Run {
   void save(int64_t step);
   bool stop_wanted();
   bool out_of_patience(int64_t step) const;
+  bool run_reached_target() const;  // by its best evaluation
   bool is_first() const { return links_.ranks == nullptr || links_.ranks->rank() == 0; }
   struct Step {  // enqueued, or its first micro-batch is
     std::vector<Batch> micro_batches;

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "passes/pipeline_schedule.h"
 #include "train/schedule.h"
+#include "train/workload.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -17,6 +18,11 @@ SettingsTable settings_of(RunConfig& c) {
   SettingsTable t;
   std::vector<std::string> families = architectures();
   families.insert(families.begin(), "");
+  t.add("workload", &c.workload,
+        {.meaning =
+             "what is learnt: language: the next token; bert: masked tokens and next sentences; classify: labels of "
+             "texts. Other defaults: `octet config WORKLOAD`",
+         .choices = workload_names()});
   t.add("model.size", &c.model_size, {.meaning = "a named size, see `octet plan --list-models`"});
   t.add("model.from", &c.model_from,
         {.meaning = "start from the weights and sizes of this Hugging Face folder, or of a run folder's newest sound "
@@ -57,6 +63,14 @@ SettingsTable settings_of(RunConfig& c) {
          .choices = {"shuffle", "random"}});
   t.add("data.separate_documents", &c.separate_documents, {.meaning = "no attention across document boundaries"});
 
+  t.add("data.row_sequences", &c.row_sequences,
+        {.meaning = "bert: sequences packed into a row of data.sequence_length tokens, at most", .min = 1, .max = 64});
+  t.add("data.predictions", &c.predictions,
+        {.meaning =
+             "bert: masked tokens of a row, at most; 0 = 15 % of its tokens and two, rounded up to a multiple of 8",
+         .min = 0,
+         .max = 1 << 20});
+
   add_settings(t, c.adapter);
 
   t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
@@ -65,7 +79,8 @@ SettingsTable settings_of(RunConfig& c) {
       {.meaning = "passes over the training set, in place of train.steps (rounded up to whole steps); 0 = train.steps",
        .min = 0,
        .max = 1e6});
-  t.add("train.micro_batch", &c.micro_batch, {.meaning = "sequences in one forward and backward", .min = 1});
+  t.add("train.micro_batch", &c.micro_batch,
+        {.meaning = "sequences in one forward and backward; of bert rows of them", .min = 1});
   t.add("train.global_batch", &c.global_batch,
         {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch",
          .min = 0,
@@ -229,6 +244,10 @@ SettingsTable settings_of(RunConfig& c) {
   t.add("eval.tasks_limit", &c.eval_tasks_limit, {.meaning = "documents of each task; 0 = all", .min = 0});
   t.add("eval.tasks_shots", &c.eval_tasks_shots,
         {.meaning = "examples in each prompt; -1 = as the task says", .min = -1, .max = 1000});
+  t.add("eval.target", &c.eval_target,
+        {.meaning = "end the run at the first evaluation whose first metric (of language the loss, of bert "
+                    "masked_accuracy, of classify accuracy) is as good as this; 0 = never",
+         .min = 0});
   t.add("log.interval", &c.log_interval, {.meaning = "steps between log lines and events", .min = 1});
   t.add("out", &c.out, {.meaning = "folder of checkpoints, logs and events"});
   t.add("checkpoint.interval", &c.checkpoint_interval,
@@ -432,6 +451,8 @@ void validate(const RunConfig& c) {
         ErrorCode::kInvalidArgument,
         "eval.tasks_data, eval.tasks_limit and eval.tasks_shots are of tasks, and eval.tasks "
         "names none");
+  check(c.eval_target == 0 || !c.validation_data.empty(), ErrorCode::kInvalidArgument,
+        "eval.target={} is of evaluations, of which there are none: set data.validation", c.eval_target);
   check(c.eval_patience == 0 || (c.eval_interval > 0 && !c.validation_data.empty()), ErrorCode::kInvalidArgument,
         "eval.patience={} counts evaluations, of which there are none: set {}", c.eval_patience,
         c.eval_interval > 0 ? "data.validation" : "eval.interval");

@@ -16,6 +16,8 @@
 namespace octet {
 
 struct RunConfig {
+  std::string workload = "language";
+
   // model: a named size, a Hugging Face folder, or sizes one by one (0 and "" mean: from model.size)
   std::string model_size = "gpt2-124m", model_from, architecture;
   int64_t vocab_size = 0, max_positions = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0,
@@ -29,8 +31,9 @@ struct RunConfig {
   // data
   std::string train_data, validation_data;  // PREFIX of PREFIX.bin/.idx
   int64_t sequence_length = 1024;
-  std::string sampling = "shuffle";  // shuffle | random
-  bool separate_documents = false;   // packed: no attention across documents
+  std::string sampling = "shuffle";            // shuffle | random
+  bool separate_documents = false;             // packed: no attention across documents
+  int64_t row_sequences = 3, predictions = 0;  // of a row of bert: the most sequences and masked tokens
 
   AdapterSettings adapter;
 
@@ -74,6 +77,7 @@ struct RunConfig {
   std::vector<std::string> eval_tasks;                  // names or YAML files, evaluated beside the validation set
   std::string eval_tasks_data;                          // folder of built-in tasks' files
   int64_t eval_tasks_limit = 0, eval_tasks_shots = -1;  // documents of each, 0 = all; -1 = as the task says
+  double eval_target = 0;                               // of the first metric, at which the run ends; 0 = none
   int64_t log_interval = 10;
   std::string out = "out/run";
   int64_t checkpoint_interval = 500, checkpoint_keep = 2;

@@ -68,7 +68,8 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
 
 void Run::open_workload() {
   const LoggedTime time("data");
-  workload_ = hooks_.workload->open(config_);
+  const WorkloadRow& row = hooks_.workload != nullptr ? *hooks_.workload : workload_row(config_.workload);
+  workload_ = row.open(config_);
   const int64_t samples = workload_->samples_per_epoch(), a_step = config_.accumulation() * config_.micro_batch;
   if (config_.optimizer.schedule == "exponential" && config_.optimizer.decay_every == 0) {
     check(samples > 0, ErrorCode::kInvalidArgument,

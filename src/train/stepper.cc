@@ -101,6 +101,13 @@ int64_t StepWork::targets() const {
   return targets;
 }
 
+std::map<std::string, int64_t> StepWork::loss_counts() const {
+  std::map<std::string, int64_t> counts;
+  for (const Batch& batch : micro_batches)
+    for (const auto& [name, count] : batch.loss_counts) counts[name] += count;
+  return counts;
+}
+
 StepResult Stepper::step(const StepWork& work) {
   begin(work);
   run_remaining_micro_batches(work);
@@ -130,7 +137,10 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
 
 void Stepper::run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot) {
   Batch step;
-  step.add("loss_scale", kScalar).values<float>()[0] = 1.0f / static_cast<float>(work.targets());
+  const std::map<std::string, int64_t> counts = work.loss_counts();
+  step.add("loss_scale", kScalar).values<float>()[0] = counts.empty() ? 1.0f / static_cast<float>(work.targets()) : 1;
+  for (const auto& [name, count] : counts)
+    step.add("loss_scale." + name, kScalar).values<float>()[0] = count > 0 ? 1.0f / static_cast<float>(count) : 0;
   const auto rng = step.add("rng", {DType::kI64, {3}}, /*optional=*/true).values<int64_t>();
   rng[0] = static_cast<int64_t>(work.seed);
   rng[1] = work.step;
@@ -188,14 +198,14 @@ StepResult Stepper::wait(const StepWork& work) {
   const std::string graph = graph_name(GraphRole::kApply);
   double loss = scalar_output(*executor_, graph, "loss");  // the first wait for a device
   if (stage_) loss = stage_->from_last(loss);
-  result.loss = loss / static_cast<double>(result.targets);
+  result.loss = work.loss_counts().empty() ? loss / static_cast<double>(result.targets) : loss;
   result.grad_norm = scalar_output(*executor_, graph, "grad_norm");
   result.finite = scalar_output(*executor_, graph, "finite") != 0;
   if (work.statistics) result.statistics = std::exchange(statistics_, {});
   return result;
 }
 
-std::vector<double> Stepper::evaluate(const Batch& batch, const std::vector<std::string>& outputs) {
+EvalOutputs Stepper::run_evaluation(const Batch& batch) {
   std::string last = graph_name(GraphRole::kEval, batch.shape);
   const auto run = [&](const std::string& graph) {
     write_batch(graph, batch);
@@ -207,11 +217,22 @@ std::vector<double> Stepper::evaluate(const Batch& batch, const std::vector<std:
   } else {
     run(last);
   }
-  std::vector<double> values;
-  for (const std::string& name : outputs) {
+  const auto scalar = [this, last](const std::string& name) {
     const double own = !stage_ || stage_->is_last() ? scalar_output(*executor_, last, name) : 0;
-    values.push_back(stage_ ? stage_->from_last(own) : own);
-  }
+    return stage_ ? stage_->from_last(own) : own;
+  };
+  const auto ints = [this, last](const std::string& name) {
+    check(!stage_, ErrorCode::kInternal, "output {} of a pipeline is read", name);
+    const std::span<const int32_t> values = output_as<int32_t>(*executor_, last, name);
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  return {.scalar = scalar, .ints = ints};
+}
+
+std::vector<double> Stepper::evaluate(const Batch& batch, const std::vector<std::string>& outputs) {
+  const EvalOutputs read = run_evaluation(batch);
+  std::vector<double> values;
+  for (const std::string& name : outputs) values.push_back(read.scalar(name));
   return values;
 }
 
@@ -224,16 +245,24 @@ Stepper::TokenScores Stepper::score_tokens(const Batch& batch) {
   return {.losses = {losses.begin(), losses.end()}, .likeliest = {likeliest.begin(), likeliest.end()}};
 }
 
+std::vector<double> Stepper::measure(const Batch& batch, const TrainingWorkload& workload) {
+  return workload.measure(batch, run_evaluation(batch));
+}
+
 std::vector<double> Stepper::join_parts(const std::vector<double>& own, int64_t batches) const {
   Communicator* ranks = executor_->ranks();
   if (ranks == nullptr) return own;
-  std::vector<double> parts(static_cast<size_t>(batches));
   const std::vector<std::vector<std::byte>> all = gather(*ranks, std::as_bytes(std::span(own)));
+  // Rank 0 has the first batch and every data_ranks()-th behind it; `width` bytes of each.
+  const int64_t of_first = (batches + data_ranks() - 1) / data_ranks();
+  const size_t width = batches > 0 ? all[0].size() / static_cast<size_t>(of_first) : 1;
+  std::vector<double> parts(static_cast<size_t>(batches) * width / sizeof(double));
   for (int32_t rank = 0; rank < std::ssize(all); ++rank) {
     const std::vector<std::byte>& part = all[static_cast<size_t>(rank)];
-    for (size_t i = 0; i < part.size() / sizeof(double); ++i) {
+    for (size_t i = 0; i < part.size() / width; ++i) {
       const auto index = static_cast<int64_t>(i) * data_ranks() + ranks->mesh().coordinate(rank)[Axis::kData];
-      std::memcpy(&parts[static_cast<size_t>(index)], part.data() + i * sizeof(double), sizeof(double));
+      std::memcpy(reinterpret_cast<std::byte*>(parts.data()) + static_cast<size_t>(index) * width,
+                  part.data() + i * width, width);
     }
   }
   return parts;

@@ -40,14 +40,15 @@ struct StepWork {
   uint64_t seed = 0;
   bool statistics = false;  // "train_stats" instead of "train": the same bits, and StepResult::statistics
 
-  int64_t targets() const;  // that count
+  int64_t targets() const;                             // that count
+  std::map<std::string, int64_t> loss_counts() const;  // of several losses
 };
 
 struct StepResult {
-  double loss = 0;             // mean over the targets that count; NaN where there are none
-  double grad_norm = 0;        // before clipping
-  bool finite = true;          // false: the device skipped the update
-  int64_t targets = 0;         // 0: nothing was run, no state has changed
+  double loss = 0;       // mean over the targets that count, of several losses their sum; NaN where there are none
+  double grad_norm = 0;  // before clipping
+  bool finite = true;    // false: the device skipped the update
+  int64_t targets = 0;   // 0: nothing was run, no state has changed
   StatsTable statistics = {};  // of the first micro-batch, when asked for
 };
 
@@ -88,6 +89,8 @@ class Stepper {
   StepResult wait(const StepWork& work);
   // These outputs, f32[1], of the evaluation graph of the batch's shape.
   std::vector<double> evaluate(const Batch& batch, const std::vector<std::string>& outputs = {"loss"});
+  // What the workload measures of the batch.
+  std::vector<double> measure(const Batch& batch, const TrainingWorkload& workload);
 
   // Of each token of a batch without stages: -log p of its target, and the id that is likeliest (eval.tasks).
   struct TokenScores {
@@ -96,7 +99,8 @@ class Stepper {
   };
   TokenScores score_tokens(const Batch& batch);
 
-  // The parts that all batches of an evaluation gave, in their order, from those of this rank. All ranks call it.
+  // The numbers that all batches of an evaluation gave, in their order, from those of this rank, each batch's behind
+  // the other. All ranks call it.
   std::vector<double> join_parts(const std::vector<double>& own, int64_t batches) const;
 
   // Micro-batch i of a step, and batch i of an evaluation, is run by data rank i mod data_ranks().
@@ -110,6 +114,7 @@ class Stepper {
   void enqueue(const StepWork& work, size_t micro_batch);
   void run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot = 0);
   void write_batch(const std::string& graph, const Batch& batch, const Batch& others = {});
+  EvalOutputs run_evaluation(const Batch& batch);
   StatsTable read_statistics() const;
 
   StepperOptions options_;

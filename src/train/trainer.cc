@@ -149,6 +149,12 @@ bool Run::out_of_patience(int64_t step) const {
   return (step - result_.run.best_step) / config_.eval_interval >= config_.eval_patience;
 }
 
+bool Run::run_reached_target() const {
+  const RunState& run = result_.run;
+  return config_.eval_target > 0 && run.best_step > 0 &&
+         !result_.metric.is_better(config_.eval_target, run.best_metric);
+}
+
 void Run::save(int64_t step) {
   if (last_saved_ == step) return;
   CheckpointContent content = checkpoint_content(config_);
@@ -289,14 +295,21 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   const bool best = config_.checkpoint_best && result_.run.best_step == step;
   const bool sound = skipped_in_a_row_ == 0;  // else the next sound step's checkpoint will do
   result_.out_of_patience = !last && last_evaluated_ == step && out_of_patience(step);
-  if (last || ((due || best || result_.out_of_patience) && sound)) save(step);
+  result_.reached_target = last_evaluated_ == step && run_reached_target();
+  if (last || ((due || best || result_.out_of_patience || result_.reached_target) && sound)) save(step);
   if (result_.out_of_patience) {
     log_->event(step, "stop", "eval.patience");
     log_info("step {}: {} evaluations in a row without a better validation {}: the run ends (eval.patience)", step,
              config_.eval_patience, result_.metric.name);
   }
-  result_.interrupted = stop && !last && !result_.out_of_patience;
-  return !result_.interrupted && !result_.out_of_patience;
+  if (result_.reached_target) {
+    log_->event(step, "stop", "eval.target");
+    log_info("step {}: validation {} {:.{}f} reaches eval.target={}: the run ends", step, result_.metric.name,
+             result_.run.best_metric, result_.metric.digits, config_.eval_target);
+  }
+  const bool ends = result_.out_of_patience || result_.reached_target;
+  result_.interrupted = stop && !last && !ends;
+  return !result_.interrupted && !ends;
 }
 
 void Run::step_begins(int64_t step) {
@@ -316,6 +329,7 @@ TrainResult Run::loop() {
     evaluate_now(result_.run.step);
     ended = result_.out_of_patience = out_of_patience(result_.run.step);
   }
+  ended = ended || (result_.reached_target = run_reached_target());
   for (int64_t step = result_.run.step + 1; step <= config_.steps && !ended; ++step) {
     std::unique_ptr<Step> next;
     if (in_flight_step_ && can_overlap_next_step(in_flight_step_->work)) next = begin(prefetcher, step);
@@ -347,10 +361,7 @@ TrainResult Run::loop() {
 
 Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t most,
                     const std::function<bool()>& stop) {
-  const std::vector<Metric> metrics = workload.metrics();
-  std::vector<std::string> outputs;
-  for (const Metric& metric : metrics) outputs.push_back(metric.output);
-  std::vector<std::vector<double>> parts(metrics.size());  // of the batches of this data rank
+  std::vector<double> measured;  // of the batches of this data rank, one behind the other
   Evaluation result;
   Batch batch;
   int64_t index = 0;
@@ -360,12 +371,15 @@ Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t 
     batch = workload.batch(DataSplit::kValidation, index);
     result.targets += batch.target_count;
     if (index % ranks != own) continue;
-    const std::vector<double> values = stepper.evaluate(batch, outputs);
-    for (size_t m = 0; m < metrics.size(); ++m) parts[m].push_back(values[m]);
+    const std::vector<double> values = stepper.measure(batch, workload);
+    measured.insert(measured.end(), values.begin(), values.end());
   }
   if (index % ranks != 0 && own >= index % ranks) stepper.evaluate(batch);  // for the collectives of the others
-  for (size_t m = 0; m < metrics.size(); ++m)
-    result.metrics.push_back(metrics[m].join(stepper.join_parts(parts[m], index), result.targets));
+  const std::vector<double> all = stepper.join_parts(measured, index);
+  const size_t width = index > 0 ? all.size() / static_cast<size_t>(index) : 0;
+  std::vector<std::vector<double>> numbers(width);
+  for (size_t i = 0; i < all.size(); ++i) numbers[i % width].push_back(all[i]);
+  result.metrics = workload.join(numbers, result.targets);
   return result;
 }
 

@@ -20,6 +20,7 @@ struct TrainResult {
   double last_metric = 0;           // the first of the last evaluation: 0 without one, NaN where no target counts
   bool interrupted = false;         // stopped by a signal, after a checkpoint of run.step
   bool out_of_patience = false;     // ended by eval.patience
+  bool reached_target = false;      // ended by eval.target
   std::string checkpoint;           // folder of the last one; "" when there is none
   Metric metric = {};               // that one, and what is counted
   CountedUnit unit = {};
@@ -30,7 +31,7 @@ struct TrainResult {
 };
 
 struct TrainHooks {
-  const WorkloadRow* workload = &kLanguageModelling;
+  const WorkloadRow* workload = nullptr;  // in place of the settings' own: for tests
   // After every step, before logging; for tests and benchmarks. May throw to stop the run.
   std::function<void(const RunState&, const StepResult&)> on_step = {};
   // Opens what eval.tasks names; throws what is wrong with it. Empty: eval.tasks is refused.

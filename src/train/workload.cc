@@ -39,6 +39,33 @@ double Metric::join(std::span<const double> parts, int64_t targets) const {
   return shown != nullptr ? shown(joined) : joined;
 }
 
+std::vector<double> TrainingWorkload::measure(const Batch&, const EvalOutputs& outputs) const {
+  std::vector<double> numbers;
+  for (const Metric& metric : metrics()) numbers.push_back(outputs.scalar(metric.output));
+  return numbers;
+}
+
+std::vector<double> TrainingWorkload::join(const std::vector<std::vector<double>>& numbers, int64_t targets) const {
+  const std::vector<Metric> all = metrics();
+  std::vector<double> values;
+  for (size_t m = 0; m < all.size(); ++m)
+    values.push_back(all[m].join(m < numbers.size() ? numbers[m] : std::vector<double>(), targets));
+  return values;
+}
+
+void output_losses(Builder& b, GraphRole role, const std::vector<LossTerm>& terms) {
+  Value loss;
+  for (const LossTerm& term : terms) {
+    Value part = term.sum;
+    if (role == GraphRole::kTrain)  // without a step around it, 1
+      part = b.mul(part, b.input("loss_scale." + term.name, {DType::kF32, {1}}, {{"optional", true}, {"pad", 1}}));
+    else
+      b.output(term.name + "_loss", term.sum);
+    loss = loss.exists() ? b.add(loss, part) : part;
+  }
+  b.output("loss", loss);
+}
+
 FileSet TrainingWorkload::weight_files(const Program& program, DType dtype, int64_t max_bytes) const {
   return state_files(
       program, [](StateRole role) { return role == StateRole::kMaster; }, "model", max_bytes, dtype);

@@ -6,12 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "exec/batch.h"
+#include "ir/builder.h"
 #include "ir/graph.h"
 #include "ir/layout.h"
 #include "train/optimizer.h"
@@ -56,6 +58,12 @@ struct DataRecord {
   std::string validation;  // the validation split and how it is cut; metrics of another do not compare
 };
 
+// Outputs of an evaluation graph that has just run.
+struct EvalOutputs {
+  std::function<double(const std::string& name)> scalar;              // f32[1]
+  std::function<std::vector<int32_t>(const std::string& name)> ints;  // of any shape; not in a pipeline
+};
+
 class TrainingWorkload {
  public:
   virtual ~TrainingWorkload() = default;
@@ -64,7 +72,8 @@ class TrainingWorkload {
 
   // Of role kTrain or kEval, for batches of a static shape (Batch::shape), of which there are shapes(role). Reads the
   // batches' tensors by name; outputs "loss" (f32[1], the sum over the targets that count) and what metrics() name.
-  // Graphs of one shape read the same batches, whatever their role.
+  // Graphs of one shape read the same batches, whatever their role. Of several losses "loss" is what output_losses()
+  // makes of them, and every batch counts the targets of each (Batch::loss_counts).
   virtual Graph loss(GraphRole role, int64_t shape) const = 0;
   virtual int64_t shapes(GraphRole) const { return 1; }
   virtual int64_t units() const = 0;            // of a training micro-batch, padding included
@@ -84,6 +93,10 @@ class TrainingWorkload {
   virtual int64_t samples_per_epoch() const { return 0; }
   virtual DataRecord data() const = 0;
   virtual std::vector<Metric> metrics() const { return {{}}; }  // the first decides which checkpoint is the best
+  // What a batch of an evaluation adds to, in any order of one's own, from the outputs of its graph; and the metrics of
+  // all batches' numbers, numbers[i] being the i-th of each. By default the outputs of metrics(), joined as they say.
+  virtual std::vector<double> measure(const Batch& batch, const EvalOutputs& outputs) const;
+  virtual std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const;
   virtual CountedUnit unit() const { return {}; }
 
   // --- Files. By default model*.safetensors has every parameter under its own name, and nothing lies beside it.
@@ -98,11 +111,27 @@ class TrainingWorkload {
   virtual void check_start(const std::string& folder) const;
 };
 
+// Output "loss" of several losses, each the sum over its own targets. In training it is the sum of sum x scale over
+// them, where input "loss_scale.NAME" f32[1] is 1 / (the targets of all micro-batches and ranks of a step), 0 where
+// there are none: a step's loss and gradients do not depend on how it is cut. In evaluation, of which nobody knows the
+// counts beforehand, the sums are outputs of their own, "NAME_loss".
+struct LossTerm {
+  std::string name;
+  Value sum;  // f32[1]
+};
+void output_losses(Builder& b, GraphRole role, const std::vector<LossTerm>& terms);
+
 // A workload as settings choose it.
 struct WorkloadRow {
   OptimizerConfig optimizer = {};  // defaults of optimiser and schedule: of RunConfig::optimizer before it is set
   std::unique_ptr<TrainingWorkload> (*open)(
       const RunConfig& config);  // with its data; throws what is wrong with either
+  std::unique_ptr<TrainingWorkload> (*plan)(const RunConfig& config) = nullptr;  // graphs alone, without its data
+  void (*set_defaults)(RunConfig& config) = nullptr;                             // of other settings
 };
+
+std::vector<std::string> workload_names();
+const WorkloadRow& workload_row(const std::string& name);  // of setting `workload`
+RunConfig default_settings(const std::string& workload);   // before any is set
 
 }  // namespace octet

@@ -9,9 +9,9 @@
 #include "octet/commands.h"
 #include "train/activation_table.h"
 #include "train/diagnose.h"
-#include "train/language_model.h"
 #include "train/plan_report.h"
 #include "train/stage_report.h"
+#include "train/workload.h"
 
 namespace octet {
 namespace {
@@ -44,7 +44,7 @@ void run_plan_of_stages(const Options& options, const TrainingWorkload& workload
 
 void run_plan(const Options& options) {
   if (options.list_models) return list_models();
-  RunConfig config{.optimizer = kLanguageModelling.optimizer};
+  RunConfig config = default_settings(options.run);
   if (options.activations) config.recipe = "bf16";  // the published formulas are of 16 bits
   SettingsTable settings = settings_of(config);
   bool anything = !options.run.file.empty() || !options.run.words.empty();
@@ -61,9 +61,9 @@ void run_plan(const Options& options) {
     return;
   }
   validate(config);
-  const LanguageModel workload(resolve_model(config, 0), config);
-  if (config.pipeline > 1) return run_plan_of_stages(options, workload, config, target);
-  PlanReport report = plan_training(workload, config, target);
+  const std::unique_ptr<TrainingWorkload> workload = workload_row(config.workload).plan(config);
+  if (config.pipeline > 1) return run_plan_of_stages(options, *workload, config, target);
+  PlanReport report = plan_training(*workload, config, target);
   std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
   if (options.peak) fmt::print("{}", peak_text(report));
   if (!options.saved) return;
@@ -81,6 +81,7 @@ void add_plan_command(CLI::App& app) {
   octet plan configs/gpt2_124m.yaml
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 --target h200
   octet plan model.size=gpt3-5b precision.recipe=bf16 --target h200 --peak
+  octet plan workload=bert model.size=bert-large train.micro_batch=48 --target h200
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 train.global_batch=64 \
     parallel.pipeline=8 parallel.chunks=3 parallel.tensor=8 parallel.sequence=true recompute=selective --target h200
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198

@@ -18,13 +18,14 @@ constexpr const char* kExamples = R"(Examples:
   octet train configs/shakespeare_char.yaml
   octet train configs/gpt2_124m.yaml precision.recipe=fp8-delayed train.micro_batch=8 out=out/gpt2-fp8
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
+  octet train configs/bert.yaml data.train=data/wiki_train data.validation=data/wiki_val eval.target=0.72
 `octet config` lists every setting, its meaning, range and default.
 A run whose `out` folder holds checkpoints continues from the newest sound one (resume=never starts anew).
 Ctrl-C, SIGTERM or a closed terminal (unless under nohup) ends it with a checkpoint of the last whole step; Ctrl-C or
 SIGTERM again, three seconds later or more, ends it at once.)";
 
 void run_training(const RunOptions& options) {
-  RunConfig config{.optimizer = kLanguageModelling.optimizer};
+  RunConfig config = default_settings(options);
   SettingsTable settings = settings_of(config);
   read_run_options(options, config, settings);
   fmt::print(stderr, "settings: {}\n", settings.changed_line());
@@ -42,7 +43,10 @@ void run_training(const RunOptions& options) {
   if (result.left_over) return;
   if (result.seconds == 0) {  // no step was run
     const char* length = config.epochs > 0 ? "train.epochs" : "train.steps";
-    if (result.out_of_patience)
+    if (result.reached_target)
+      fmt::print("ended at step {} by eval.target={}: set it to 0, or to more, to continue\n", result.run.step,
+                 config.eval_target);
+    else if (result.out_of_patience)
       fmt::print("ended at step {} by eval.patience={}: raise it to continue, or set resume=never to start again\n",
                  result.run.step, config.eval_patience);
     else if (result.interrupted)

@@ -8,6 +8,7 @@
 #include "eval/verify.h"
 #include "exec/executor.h"
 #include "octet/commands.h"
+#include "train/verify_golden.h"
 #include "train/verify_training.h"
 #include "weights/adapter_folder.h"
 #include "weights/weights.h"
@@ -70,6 +71,26 @@ void report_training(const std::string& folder, const std::string& base, const C
   throw CLI::RuntimeError(1);
 }
 
+// A file of one run of any workload.
+void report_golden(const std::string& path, const CompileOptions& options, std::optional<double> tolerance) {
+  const GoldenReport report = verify_golden(path, options);
+  const GoldenTolerance allowed =
+      tolerance ? GoldenTolerance{*tolerance, *tolerance, *tolerance, *tolerance} : golden_tolerance(options.recipe);
+  fmt::print("step      loss  expected\n");
+  for (size_t i = 0; i < report.losses.size(); ++i)
+    fmt::print("{:4} {:9.6f} {:9.6f}\n", i + 1, report.losses[i], report.expected_losses[i]);
+  fmt::print(
+      "largest error: {} logits {:.3g} (at most {:.3g}), gradients {:.3g} ({:.3g}; {}), losses {:.3g} ({:.3g}), "
+      "weights "
+      "after {} steps {:.3g} ({:.3g}; {})\n",
+      report.logits, report.max_logit_error, allowed.logits, report.max_gradient_error, allowed.gradients,
+      report.worst_gradient, report.max_loss_error, allowed.losses, report.losses.size(), report.max_weight_error,
+      allowed.weights, report.worst_weight);
+  fmt::print("{}: {} (model {}, recipe {})\n", path, report.passed(allowed) ? "passed" : "FAILED", report.model,
+             options.recipe.name);
+  if (!report.passed(allowed)) throw CLI::RuntimeError(1);
+}
+
 struct Options {
   std::string folder, base;
   EngineOptions engine = {.device = "cpu"};
@@ -78,6 +99,16 @@ struct Options {
 };
 
 void run_verify(const Options& options) {
+  check(!options.tolerance || (*options.tolerance > 0 && std::isfinite(*options.tolerance)),
+        ErrorCode::kInvalidArgument, "--tolerance {} (want > 0)", options.tolerance.value_or(0));
+  if (options.training && options.folder.ends_with(".safetensors")) {
+    check(options.base.empty() && !options.interpret, ErrorCode::kInvalidArgument,
+          "--{} is of folders: leave it out for a file", options.interpret ? "interpret" : "base");
+    const std::string recipe = options.engine.recipe.empty() ? "fp32" : options.engine.recipe;
+    return report_golden(options.folder,
+                         {.target = target_of(resolve_device(options.engine.device)), .recipe = parse_recipe(recipe)},
+                         options.tolerance);
+  }
   const std::string folder = model_folder(options.folder);
   const Target target = target_of(resolve_device(options.engine.device));
   const bool adapter = is_adapter_folder(folder);
@@ -91,11 +122,7 @@ void run_verify(const Options& options) {
                                .recipe = serving_recipe(*open_weights(base), target, options.engine.recipe)};
   LogitTolerance logits = logit_tolerance(compile.recipe);
   TrainingTolerance training = training_tolerance(compile.recipe);
-  if (options.tolerance) {
-    check(*options.tolerance > 0 && std::isfinite(*options.tolerance), ErrorCode::kInvalidArgument,
-          "--tolerance {} (want > 0)", *options.tolerance);
-    logits.largest = training.losses = training.gradients = *options.tolerance;
-  }
+  if (options.tolerance) logits.largest = training.losses = training.gradients = *options.tolerance;
   if (options.training) return report_training(folder, adapter ? base : "", compile, training, options.interpret);
   report_inference(folder, adapter ? base : "", compile, logits);
 }
@@ -111,12 +138,14 @@ void add_verify_command(CLI::App& app) {
   octet verify hf_goldens/gpt2                 logits and greedy tokens of expected.safetensors
   octet verify hf_goldens/bert                 hidden states, pooled vectors, logits: what it holds
   octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json
+  octet verify --training model_goldens/bert_pretraining.safetensors    a file with inputs and weights of a run
   octet verify ADAPTER --base llama            a folder of PEFT, merged into a base other than the one it names)");
   command
       ->add_option("folder", options->folder, "Hugging Face folder, or an adapter of PEFT, with expected.safetensors")
       ->required();
   command->add_option("--base", options->base, "of an adapter: the folder of its base (default: as it says)");
-  command->add_flag("--training", options->training, "replay expected_training.json");
+  command->add_flag("--training", options->training,
+                    "replay expected_training.json, or a FILE.safetensors whose metadata `about` describes a run");
   command->add_flag("--interpret", options->interpret,
                     "with --training: run the interpreter, which sums in float64; slow");
   add_options(*command, engine, {"recipe", "device"});

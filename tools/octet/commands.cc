@@ -99,6 +99,16 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   command.add_option("--dump-ir", options.dump_ir, "write the graphs after every pass into this folder");
 }
 
+RunConfig default_settings(const RunOptions& options) {
+  RunConfig config;
+  SettingsTable settings = settings_of(config);
+  const bool has_file = !options.file.empty() && options.file.find('=') == std::string::npos;
+  if (has_file) settings.load_yaml_file(options.file);
+  if (!options.file.empty() && !has_file) settings.set_words({options.file});
+  settings.set_words(options.words);
+  return default_settings(config.workload);
+}
+
 void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings) {
   std::vector<std::string> words = options.words;
   bool has_file = !options.file.empty() && options.file.find('=') == std::string::npos;

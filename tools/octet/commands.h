@@ -47,6 +47,7 @@ void add_run_options(CLI::App& command, RunOptions& options);
 
 // Applies the file, then words, then flags to the struct of the table. Throws when none is given.
 void read_run_options(const RunOptions& options, RunConfig& config, SettingsTable& settings);
+RunConfig default_settings(const RunOptions& options);  // of the workload that they name
 
 // "cpu", "h200" or a target file.
 Target find_target(const std::string& name);
