@@ -1,6 +1,7 @@
 // The workloads that setting `workload` names.
 #include "base/error.h"
 #include "train/bert.h"
+#include "train/classification.h"
 #include "train/language_model.h"
 
 namespace octet {
@@ -11,7 +12,7 @@ struct Named {
   const WorkloadRow* row;
 };
 constexpr Named kWorkloads[] = {
-    {"language", &kLanguageModelling}, {"bert", &kBertPretraining}};
+    {"language", &kLanguageModelling}, {"bert", &kBertPretraining}, {"classify", &kClassification}};
 
 }  // namespace
 

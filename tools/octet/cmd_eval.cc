@@ -9,6 +9,8 @@
 #include "octet/eval_rouge.h"
 #include "octet/eval_tasks.h"
 #include "octet/evaluate.h"
+#include "train/classification.h"
+#include "weights/weights.h"
 
 namespace octet {
 namespace {
@@ -20,12 +22,31 @@ struct Options : EvaluateOptions {
   TaskOptions tasks;
 };
 
+// A classifier on labelled JSON lines: --data FILE, or the one text.
+void run_classifier(const Options& o, const std::string& folder) {
+  check(o.texts.size() + !o.data.empty() == 1, ErrorCode::kInvalidArgument,
+        "octet eval of a classifier takes one file of JSON lines {{\"text\": .., \"label\": ..}}, and {} are given",
+        o.texts.size() + !o.data.empty());
+  const Target target = target_of(resolve_device(o.engine.device));
+  const CompileOptions compile{.target = target,
+                               .recipe = serving_recipe(*open_weights(folder), target, o.engine.recipe)};
+  const ClassifierScores scores =
+      evaluate_classifier(folder, o.data.empty() ? o.texts[0] : o.data, o.length, o.windows, compile);
+  std::string text = o.json ? fmt::format("{{\"texts\": {}", scores.texts) : fmt::format("texts {}", scores.texts);
+  for (size_t i = 0; i < scores.metrics.size(); ++i)
+    text += o.json ? fmt::format(", \"{}\": {:.6f}", scores.metrics[i].name, scores.values[i])
+                   : fmt::format("  {} {:.4f}", scores.metrics[i].name, scores.values[i]);
+  fmt::print("{}{}\n", text, o.json ? "}" : "");
+}
+
 void run_eval(Options& options) {
   if (!options.rouge.empty()) {
     check(options.model.empty() && options.data.empty(), ErrorCode::kInvalidArgument,
           "octet eval --rouge compares the texts of its file: leave the model and --data out");
     return print_rouge(options.rouge);
   }
+  if (const std::string folder = model_folder(options.model); is_classifier(folder))
+    return run_classifier(options, folder);
   check(options.data.empty() != options.texts.empty(), ErrorCode::kInvalidArgument,
         "octet eval takes text files, --data PREFIX or --tasks NAME ...");
   options.bos = !options.no_bos;
@@ -58,6 +79,7 @@ void add_eval_command(CLI::App& app) {
   octet eval path/to/llama --tasks hellaswag mmlu --data eval_data --recipe bf16 --json results.json
   octet eval path/to/llama --tasks tasks/mine.yaml --shots 3 --chat --samples samples.jsonl
   octet eval path/to/llama --adapter out/lora --tasks gsm8k --data eval_data
+  octet eval out/reviews reviews_test.jsonl     a classifier: accuracy, F1 and loss on labelled JSON lines
   octet eval --rouge summaries.jsonl > scores.jsonl)");
   add_model_option(*command, options->model);
   command->get_option("model")->required(false);  // --rouge has none
