@@ -13,6 +13,7 @@
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 #include "exec/logical_states.h"
+#include "train/plan_report.h"
 #include "train/stepper.h"
 #include "train/trainer.h"
 #include "weights/weights.h"
@@ -153,7 +154,12 @@ TEST(Bert, CompilesForGpus) {
     RunConfig config = default_settings("bert");
     config.layers = 2, config.micro_batch = 4, config.recipe = recipe;
     const BertPretraining bert(pretraining_model(config, 0), config);
-    EXPECT_GT(compile_training(bert, stepper_options(config, h200_target())).total_bytes(), 0) << recipe;
+    const PlanReport report = plan_training(bert, config, h200_target());
+    EXPECT_FALSE(report.causal);
+    const std::string text = to_text(report, h200_target());
+    for (const char* part :
+         {"one micro-batch of 12 sequences", "recomputed a sequence (a token sees its whole sequence)"})
+      EXPECT_NE(text.find(part), std::string::npos) << recipe << "\n" << text;
   }
 }
 

@@ -296,7 +296,7 @@ ClassifierScores evaluate_classifier(const std::string& folder, const std::strin
   config.sequence_length = length > 0 ? length : most > 0 ? std::min<int64_t>(most, 512) : 512;
   const std::unique_ptr<Classification> classifier = Classification::open_finished(config);
   const Graph graph = classifier->loss(GraphRole::kEval, 0);
-  const std::string name = graph.name();
+  const std::string& name = graph.name();
   const std::unique_ptr<Executor> executor = load_graph(graph, options, *open_weights(folder));
   const EvalOutputs outputs{
       .scalar = [&](const std::string& output) { return output_as<float>(*executor, name, output)[0]; },

@@ -175,6 +175,7 @@ void report_model(const TrainingWorkload& workload, const Program& whole, PlanRe
   const Graph& train = *whole.find_graph(GraphRole::kTrain);
   r.model = workload.description(), r.unit = workload.unit();
   r.units = workload.units() / whole.mesh()[Axis::kContext];
+  for (const Node& node : train.nodes()) r.causal &= node.op != Op::kAttention || node.attr<bool>("causal");
   auto per_unit = [&](Phase phase) { return phase_flops(train, phase) / static_cast<double>(r.units); };
   r.active_parameters = r.parameters - inactive_parameters(train, r.units);
   r.forward_flops = per_unit(Phase::kForward);
@@ -283,9 +284,9 @@ std::string model_line(const PlanReport& r) {
 }
 
 std::string flops_line(const PlanReport& r) {
-  return fmt::format("FLOPs     {} forward + {} backward + {} recomputed a {} (causal attention)\n",
-                     human_count(r.forward_flops), human_count(r.backward_flops), human_count(r.recompute_flops),
-                     r.unit.one);
+  return fmt::format("FLOPs     {} forward + {} backward + {} recomputed a {} ({})\n", human_count(r.forward_flops),
+                     human_count(r.backward_flops), human_count(r.recompute_flops), r.unit.one,
+                     r.causal ? "causal attention" : "a token sees its whole sequence");
 }
 
 std::string axes_text(const Mesh& mesh) {

@@ -57,9 +57,10 @@ struct PlanReport {
   Mesh mesh = {};
   std::vector<CollectiveRow> collectives = {};
   int64_t units = 0;           // of one micro-batch, of one rank of parallel.context
-  double forward_flops = 0;    // per unit; attention counted causally (half of the full square)
+  double forward_flops = 0;    // per unit; of causal attention half of the full square
   double backward_flops = 0;   // per unit, without recomputation
   double recompute_flops = 0;  // per unit
+  bool causal = true;          // attention, where there is any
   int64_t frozen_bytes = 0;    // held in the form that products read, outside the next two
   int64_t weight_bytes = 0, compute_bytes = 0, moment_bytes = 0, gradient_bytes = 0, scale_bytes = 0;
   int64_t activation_bytes = 0;  // kept from forward to backward, at its maximum; of a stage in all its slots

@@ -2,7 +2,7 @@
 //
 // Trainer, evaluation, plans, diagnosis, recipe auto and checkpoints take a TrainingWorkload and know nothing else of
 // it; language modelling is one (train/language_model.h). It must not know devices, ranks, recipes or optimiser steps.
-// A new workload is a class in a header and a source of its own, with a WorkloadRow, and a test.
+// A new workload is a class in a header and a source of its own, with a WorkloadRow in workloads.cc, and a test.
 #pragma once
 
 #include <cstdint>
