@@ -94,7 +94,7 @@ std::vector<std::string> names_of(const std::vector<Line>& lines) {
 }
 
 LabelledTexts encode_lines(const std::vector<Line>& lines, const Tokenizer& tokenizer,
-                           const std::vector<std::string>& names, int64_t length) {
+                           const std::vector<std::string>& names, int64_t vocab_size, int64_t length) {
   LabelledTexts all{.texts = std::vector<EncodedTexts>(lines.size())};
   for (const Line& line : lines) {
     const auto found = std::ranges::find(names, line.name);
@@ -113,7 +113,13 @@ LabelledTexts encode_lines(const std::vector<Line>& lines, const Tokenizer& toke
   const auto add = [&](const std::vector<int32_t>& values) {
     all.checksum = crc32c(values.data(), std::ssize(values) * int64_t{4}, all.checksum);
   };
-  for (const EncodedTexts& text : all.texts) add(text.ids);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::vector<int32_t>& ids = all.texts[i].ids;
+    check(std::ranges::all_of(ids, [&](int32_t id) { return id < vocab_size; }), ErrorCode::kInvalidArgument,
+          "{}: has token {}, the model's vocabulary {}: the folder's tokenizer is of another model", lines[i].where,
+          std::ranges::max(ids), vocab_size);
+    add(ids);
+  }
   add(all.labels);
   return all;
 }
@@ -178,14 +184,14 @@ std::unique_ptr<Classification> Classification::open(const RunConfig& config) {
   const std::unique_ptr<const Tokenizer> tokenizer = load_tokenizer(config.model_from);
   const auto labels = std::ssize(names);
   auto made = std::make_unique<Classification>(classifying_model(config, labels), std::move(names), config);
-  made->train_ = encode_lines(lines, *tokenizer, made->names_, config.sequence_length);
+  made->train_ = encode_lines(lines, *tokenizer, made->names_, made->model().vocab_size, config.sequence_length);
   made->record_ = {
       .data = fmt::format("{} texts length {} labels {} seed {} batch {}", lines.size(), config.sequence_length,
                           fmt::join(made->names_, ","), config.seed, config.accumulation() * config.micro_batch),
       .checksum = fmt::format("{:08x}", made->train_.checksum)};
   if (config.validation_data.empty()) return made;
   made->validation_ = encode_lines(read_lines("data.validation", config.validation_data), *tokenizer, made->names_,
-                                   config.sequence_length);
+                                   made->model().vocab_size, config.sequence_length);
   made->record_.validation =
       fmt::format("{} texts checksum {:08x} length {}, {} of them", made->validation_.texts.size(),
                   made->validation_.checksum, config.sequence_length, config.eval_tokens);
@@ -199,7 +205,7 @@ std::unique_ptr<Classification> Classification::open_finished(const RunConfig& c
   const auto labels = std::ssize(names);
   auto made = std::make_unique<Classification>(classifying_model(config, labels), std::move(names), config);
   made->validation_ = encode_lines(read_lines("--data", config.validation_data), *load_tokenizer(config.model_from),
-                                   made->names_, config.sequence_length);
+                                   made->names_, made->model().vocab_size, config.sequence_length);
   return made;
 }
 

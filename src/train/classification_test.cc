@@ -124,6 +124,11 @@ TEST_F(ClassificationRun, RefusesWhatItCannotTrainOn) {
     const std::string error = error_with(good + line);
     EXPECT_NE(error.find(wanted), std::string::npos) << error;
   }
+  std::string vocabulary = word_piece_json();
+  vocabulary.replace(vocabulary.find("\"[unused319]\": 319"), 18, "\"zebra\": 400");
+  write_file(pretrained_ + "/tokenizer.json", vocabulary);
+  const std::string outside = error_with(good + "{\"text\": \"zebra\", \"label\": \"b\"}\n");
+  EXPECT_NE(outside.find("bad.jsonl:2: has token 400, the model's vocabulary 320"), std::string::npos) << outside;
   config_.model_from = "", config_.model_size = "bert-base";
   EXPECT_NE(error_with(good).find("set model.from to its folder"), std::string::npos);
 }
