@@ -47,7 +47,7 @@ ChatCorpus::ChatCorpus(const Tokenizer& tokenizer, const ChatCorpusOptions& opti
 void ChatCorpus::prepare(PrepareOptions& options) {
   options.text.format = CorpusFormat::kJsonLines;
   options.prepend_bos = options.append_eod = false;  // the template writes them
-  options.row_length = options_.sequence_length;
+  options.row_length = options_.sequence_length, options.pairs = options_.pairs;
   const PrepareOptions given = options;
   options.encode = [this, given](const CorpusBatch& batch, const std::vector<CorpusFile>& files, EncodedBatch& out) {
     encode(given, batch, files, out);
@@ -72,6 +72,44 @@ bool ChatCorpus::fit(ChatTokens& tokens, ChatCounts& counts) const {
   return true;
 }
 
+// Cuts a pair whose both sequences are longer than a row: ends of the longer answer, then of both; or the beginning of
+// the prompt, of both alike.
+bool ChatCorpus::fit(PairTokens& pair, ChatCounts& counts) const {
+  const int64_t prompt = std::ssize(pair.prompt), row = options_.sequence_length;
+  const int64_t chosen = prompt + std::ssize(pair.chosen), rejected = prompt + std::ssize(pair.rejected);
+  if (const int64_t over = chosen + rejected - row; over > 0) {
+    if (options_.too_long == ChatCorpusOptions::Long::kDrop) return ++counts.dropped, false;
+    ++counts.truncated;
+    if (options_.too_long == ChatCorpusOptions::Long::kCutLeft) {
+      pair.prompt.erase(pair.prompt.begin(), pair.prompt.begin() + std::min(prompt, (over + 1) / 2));
+    } else {
+      const int64_t most = std::max(row / 2, row - std::min(chosen, rejected));
+      for (std::vector<int32_t>* answer : {&pair.chosen, &pair.rejected})
+        answer->resize(static_cast<size_t>(std::clamp<int64_t>(most - prompt, 0, std::ssize(*answer))));
+    }
+    if (std::ssize(pair.chosen) + std::ssize(pair.rejected) + 2 * std::ssize(pair.prompt) > row) pair.chosen.clear();
+  }
+  if (pair.prompt.empty() || pair.chosen.empty() || pair.rejected.empty()) return ++counts.without_answer, false;
+  return true;
+}
+
+// Both sequences, one after the other; nothing of a pair that is dropped.
+ChatTokens ChatCorpus::pair_document(const ChatRecord& record, ChatCounts& counts) const {
+  check(record.is_pair(), ErrorCode::kInvalidArgument,
+        "no pair of answers (prompt, chosen, rejected), and --pairs takes nothing else");
+  PairTokens pair = encoder_->encode_pair(record);
+  check(!pair.prompt.empty(), ErrorCode::kInvalidArgument, "the prompt of the pair has no tokens");
+  ChatTokens tokens;
+  if (!fit(pair, counts)) return tokens;
+  for (const std::vector<int32_t>* answer : {&pair.chosen, &pair.rejected}) {
+    tokens.ids.insert(tokens.ids.end(), pair.prompt.begin(), pair.prompt.end());
+    tokens.ids.insert(tokens.ids.end(), answer->begin(), answer->end());
+    tokens.mask.resize(tokens.mask.size() + pair.prompt.size(), 0);
+    tokens.mask.resize(tokens.mask.size() + answer->size(), 1);
+  }
+  return tokens;
+}
+
 void ChatCorpus::encode(const PrepareOptions& options, const CorpusBatch& batch, const std::vector<CorpusFile>& files,
                         EncodedBatch& out) {
   ChatCounts counts;
@@ -80,9 +118,10 @@ void ChatCorpus::encode(const PrepareOptions& options, const CorpusBatch& batch,
     ChatTokens tokens;
     try {
       const ChatRecord record = read_chat_record(line);
-      check(!record.is_pair(), ErrorCode::kInvalidArgument,
-            "a pair of answers (prompt, chosen, rejected), which --print alone takes");
-      tokens = encoder_->encode(record);
+      check(options_.pairs || !record.is_pair(), ErrorCode::kInvalidArgument,
+            "a pair of answers (prompt, chosen, rejected): --pairs makes a set of such, --print prints them");
+      tokens = options_.pairs ? pair_document(record, counts) : encoder_->encode(record);
+      if (options_.pairs && tokens.ids.empty()) return;
     } catch (const Error& error) {
       const std::string message = where + ": " + error.message();
       if (!options.text.skip_bad_lines) throw Error(error.code(), message + " (--skip-bad-lines skips such lines)");
@@ -93,7 +132,7 @@ void ChatCorpus::encode(const PrepareOptions& options, const CorpusBatch& batch,
       const int32_t end = end_of_answer(tokens, i);
       answer_end = answer_end == kNotSeen || answer_end == end ? end : -1;
     }
-    if (!fit(tokens, counts)) return;
+    if (!options_.pairs && !fit(tokens, counts)) return;
     ++counts.conversations;
     counts.targets += std::count(tokens.mask.begin() + 1, tokens.mask.end(), 1);
     out.counts.bytes += static_cast<int64_t>(line.size());

@@ -16,10 +16,11 @@ struct ChatCorpusOptions {
   std::string chat_template;       // a file; "auto": the folder's own
   int64_t sequence_length = 1024;  // of a row
   Long too_long = Long::kCutRight;
+  bool pairs = false;  // records are pairs of answers; a row is one, both behind their prompt
 };
 
 struct ChatCounts {
-  int64_t conversations = 0;           // kept
+  int64_t conversations = 0;           // kept; or pairs
   int64_t targets = 0;                 // their tokens of answers
   int64_t truncated = 0, dropped = 0;  // longer than a row
   int64_t without_answer = 0;          // dropped: nothing to learn, or only in what was cut off
@@ -44,6 +45,8 @@ class ChatCorpus {
               EncodedBatch& out);
   int32_t end_of_answer(const ChatTokens& tokens, size_t i) const;
   bool fit(ChatTokens& tokens, ChatCounts& counts) const;
+  bool fit(PairTokens& pair, ChatCounts& counts) const;
+  ChatTokens pair_document(const ChatRecord& record, ChatCounts& counts) const;
   void write_files(const std::string& folder) const;
 
   ChatCorpusOptions options_;

@@ -228,6 +228,8 @@ class ChatCorpusTest : public ::testing::Test {
   ChatCounts counts_;
 };
 
+constexpr int kPromptTokens = 5;
+
 std::string record_of(int answer) {
   return R"({"input": "q", "output": ")" + std::string(static_cast<size_t>(answer), 'a') + "\"}\n";
 }
@@ -277,6 +279,62 @@ TEST_F(ChatCorpusTest, LongConversationsAreCutOrDropped) {
   EXPECT_EQ(counts_.conversations, 1);
   options_.too_long = ChatCorpusOptions::Long::kCutRight, options_.sequence_length = 5;
   EXPECT_NE(error_of([&] { prepare(lines); }).find("no conversation to learn from"), std::string::npos);
+}
+
+// Prompts of 5 tokens, <|user|>q<|end|>\n<|assistant|>; answers of A letters have A + 2.
+std::string pair_of(int chosen, int rejected) {
+  const auto letters = [](int count) { return std::string(static_cast<size_t>(count), 'a'); };
+  return R"({"prompt": "q", "chosen": ")" + letters(chosen) + R"(", "rejected": ")" + letters(rejected) + "\"}\n";
+}
+
+TEST_F(ChatCorpusTest, PairsAreRowsOfTwoSequences) {
+  options_.pairs = true, options_.sequence_length = 24;
+  const PrepareResult result = prepare(pair_of(3, 1) + pair_of(2, 4));
+  EXPECT_EQ(counts_.conversations, 2);
+  EXPECT_EQ(counts_.targets, (3 + 1 + 2 + 4) + 4 * 2);
+  EXPECT_EQ(result.splits[0].rows, 2);
+  const DatasetInfo info = read_dataset_info(set());
+  EXPECT_TRUE(info.pairs);
+  EXPECT_EQ(info.row_length, 24);
+  EXPECT_EQ(info.answer_end, 259);
+  TokenSampler sampler(open_prepared_set(set(), 260), {.length = 24, .order = SampleOrder::kSequential});
+  ASSERT_EQ(sampler.samples_per_epoch(), 2);
+  for (const auto& [row, chosen, rejected] : {std::array<int, 3>{0, 3, 1}, {1, 2, 4}}) {
+    TokenSample sample;
+    sampler.get(row, sample);
+    EXPECT_EQ(sample.row, row);
+    const int first = kPromptTokens + chosen + 2;
+    ASSERT_EQ(sample.segments, (std::vector<int32_t>{0, first}));
+    ASSERT_EQ(std::ssize(sample.tokens), first + kPromptTokens + rejected + 2);
+    for (int i = 0; i < std::ssize(sample.tokens); ++i)
+      EXPECT_EQ(sample.counts[static_cast<size_t>(i)], (i < first ? i : i - first) >= kPromptTokens) << row << " " << i;
+  }
+}
+
+TEST_F(ChatCorpusTest, LongPairsAreCutOrDropped) {
+  options_.pairs = true, options_.sequence_length = 20;
+  const std::string lines = pair_of(9, 1) + pair_of(1, 2);  // 16 + 8; 8 + 9
+  const auto lengths = [&] {
+    prepare(lines);
+    const auto data = open_prepared_set(set(), 260);
+    std::vector<int64_t> of;
+    for (int64_t i = 0; i < data->documents(); ++i) of.push_back(data->document_length(i));
+    return of;
+  };
+  EXPECT_EQ(lengths(), (std::vector<int64_t>{12, 8, 8, 9})) << "the longer answer";
+  EXPECT_EQ(counts_.truncated, 1);
+  options_.too_long = ChatCorpusOptions::Long::kCutLeft;
+  EXPECT_EQ(lengths(), (std::vector<int64_t>{14, 6, 8, 9})) << "the prompt, of both";
+  options_.too_long = ChatCorpusOptions::Long::kDrop;
+  EXPECT_EQ(lengths(), (std::vector<int64_t>{8, 9}));
+  EXPECT_EQ(counts_.dropped, 1);
+  options_.too_long = ChatCorpusOptions::Long::kCutRight, options_.sequence_length = 10;
+  EXPECT_NE(error_of([&] { prepare(lines); }).find("no pair of answers to learn from"), std::string::npos);
+  options_.sequence_length = 24;
+  EXPECT_NE(error_of([&] { prepare(pair_of(1, 1) + record_of(2)); }).find("in.jsonl:2: no pair of answers"),
+            std::string::npos);
+  options_.pairs = false;
+  EXPECT_NE(error_of([&] { prepare(pair_of(1, 1)); }).find("--pairs makes a set of such"), std::string::npos);
 }
 
 TEST_F(ChatCorpusTest, BadLinesStopOrAreSkippedAndCounted) {

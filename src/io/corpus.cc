@@ -84,6 +84,7 @@ std::string record_json(const Tokenizer& tokenizer, const PrepareOptions& option
   for (const std::string& input : options.inputs) json += comma + json_quote(input), comma = ", ";
   json += "]";
   if (options.row_length > 0) json += fmt::format(",\n  \"row_length\": {}", options.row_length);
+  if (options.pairs) json += ",\n  \"pairs\": true";
   if (options.more_record) json += ",\n  " + options.more_record();
   return json + "\n}\n";
 }
@@ -234,7 +235,10 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
     return [&sink, encoded] { sink(*encoded); };
   });
   check(result.text.bytes > 0, ErrorCode::kInvalidArgument, "the corpus is empty: no {} in {} file(s)",
-        options.encode ? "conversation to learn from" : "text", reader.files().size());
+        options.pairs    ? "pair of answers to learn from"
+        : options.encode ? "conversation to learn from"
+                         : "text",
+        reader.files().size());
   result.binary_files_skipped = reader.binary_files_skipped();
   for (size_t i = 0; i < writers.size() && !cut; ++i) {
     SplitInfo& split = result.splits[i];
@@ -247,8 +251,11 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   fs::remove(record_path, ignored);  // an earlier record must not describe a mixture of old and new files
   for (auto& writer : writers) writer->commit();
   if (cut) cut_by_tokens(tokenizer, scratch.prefixes[0], options, result.splits, progress.tokens);
-  for (size_t i = 0; i < result.splits.size() && pack; ++i)
-    result.splits[i].rows = pack_rows(scratch.prefixes[i], result.splits[i].prefix, options.row_length);
+  for (size_t i = 0; i < result.splits.size() && pack; ++i) {
+    result.splits[i].rows = options.pairs ? pair_rows(scratch.prefixes[i], result.splits[i].prefix)
+                                          : pack_rows(scratch.prefixes[i], result.splits[i].prefix, options.row_length);
+    if (options.pairs) result.splits[i].documents *= 2;  // sequences, as the set has them
+  }
   tokenizer.save(options.output + "_tokenizer");
   if (options.write_files) options.write_files(options.output + "_tokenizer");
   record.write(record_json(tokenizer, options, result));
@@ -276,6 +283,7 @@ DatasetInfo read_dataset_info(const std::string& prefix) {
       info.begin_id =
           json_get<bool>(root, "begin_of_document", path) ? json_get<int32_t>(tokenizer, "bos_id", path) : -1;
     if (root.contains("row_length")) info.row_length = json_get<int64_t>(root, "row_length", path);
+    if (root.contains("pairs")) info.pairs = json_get<bool>(root, "pairs", path);
     if (root.contains("answer_end")) info.answer_end = json_get<int32_t>(root, "answer_end", path);
     for (const nlohmann::json& each : root.at("splits")) {
       info.splits.push_back(

@@ -176,6 +176,7 @@ struct PrepareOptions {
   // Instead of the texts that `text` names: encodes a batch, from any thread.
   std::function<void(const CorpusBatch&, const std::vector<CorpusFile>&, EncodedBatch&)> encode;
   int64_t row_length = 0;  // > 0: documents are packed whole into rows of so many tokens
+  bool pairs = false;      // of these each is two sequences (pair_rows in dataset.h), and a row of its own
   // More files of PREFIX_tokenizer/, and more members of PREFIX.json (`"name": value, ...`), once all is encoded.
   std::function<void(const std::string& folder)> write_files;
   std::function<std::string()> more_record;
@@ -209,6 +210,7 @@ struct DatasetInfo {
   int32_t eos_id = -1;
   std::optional<int32_t> begin_id;  // of the token in front of documents, -1: there is none; nothing: not recorded
   int64_t row_length = 0;           // > 0: the sets are packed
+  bool pairs = false;               // a row is two sequences: a chosen answer and a rejected one
   int32_t answer_end = -1;          // the special token that ends all answers of chat data, -1: there is none
   std::vector<SplitInfo> splits;
 };

@@ -120,6 +120,10 @@ class DatasetWriter {
 // the row that it leaves the least room in (best fit). Returns the number of rows. Memory: some bytes a document.
 int64_t pack_rows(const std::string& from, const std::string& to, int64_t row_length);
 
+// Writes the documents of FROM, each two sequences whose second begins where the mask falls behind targets of the
+// first, as a packed set TO with a row of both for each. Returns the number of rows.
+int64_t pair_rows(const std::string& from, const std::string& to);
+
 // Cuts one prepared pair into several by token counts (nanoGPT's first 90 % and last 10 %): part i gets `counts[i]`
 // tokens. A document that lies across a cut is divided. Reads PREFIX, writes the others; returns documents of each
 // part.
@@ -147,6 +151,7 @@ struct TokenSample {
   // last input too, where a document begins at L.
   std::vector<int32_t> segments;
   std::vector<uint8_t> counts;  // whether each of the tokens counts as a target; empty: all do
+  int64_t row = -1;             // of a packed set
 };
 
 // Samples by global index, so that a resumed run continues at any index without replaying. A sample is a function of

@@ -90,6 +90,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
   const int64_t length = options_.length;
   out.segments.assign(1, 0);
   out.counts.clear();
+  out.row = -1;
   // `count` tokens of the set behind those that `out` has.
   const auto append = [&](int64_t first, int64_t count) {
     const auto filled = static_cast<size_t>(out.tokens.size()), more = static_cast<size_t>(count);
@@ -107,6 +108,7 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
     if (options_.order == SampleOrder::kRandomOffset)
       row = static_cast<int64_t>(
           Philox(options_.seed, static_cast<uint64_t>(index)).below(static_cast<uint64_t>(samples_per_epoch_)));
+    out.row = row;
     const int64_t first = dataset_->row_begin(row), end = dataset_->row_begin(row + 1);
     append(first, end - first);
     for (int64_t document = dataset_->document_at(first) + 1;

@@ -1,4 +1,4 @@
-// pack_rows (dataset.h).
+// pack_rows and pair_rows (dataset.h).
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -51,6 +51,29 @@ int64_t pack_rows(const std::string& from, const std::string& to, int64_t row_le
   }
   writer.commit();
   return std::ssize(first);
+}
+
+int64_t pair_rows(const std::string& from, const std::string& to) {
+  const auto set = TokenDataset::open(from);
+  DatasetWriter writer(to, set->type());
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> counts;
+  for (int64_t pair = 0; pair < set->documents(); ++pair) {
+    ids.resize(static_cast<size_t>(set->document_length(pair)));
+    counts.resize(ids.size());
+    set->read(set->document_begin(pair), ids);
+    set->read_counts(set->document_begin(pair), counts);
+    const auto answer = std::ranges::find(counts, 1);
+    const auto second = std::ranges::find(answer, counts.end(), 0);
+    check(second != counts.end(), ErrorCode::kInternal, "{}: pair {} is one sequence", from, pair);
+    const auto first = static_cast<size_t>(second - counts.begin());
+    writer.append(std::span(ids).first(first), std::span(counts).first(first));
+    writer.end_document();
+    writer.append(std::span(ids).subspan(first), std::span(counts).subspan(first));
+    writer.end_row();
+  }
+  writer.commit();
+  return set->documents();
 }
 
 }  // namespace octet

@@ -65,8 +65,11 @@ void prepare(const CLI::App& command, DataArguments& arguments) {
   if (result.binary_files_skipped > 0) log_info("{} binary files skipped", result.binary_files_skipped);
   for (const SplitInfo& split : result.splits) {
     fmt::print("{}.bin: {} tokens ({}), {} {}, {} of text, {:.3f} bytes per token\n", split.prefix, split.tokens,
-               result.dtype, split.documents, chat ? "conversations" : "documents", human_bytes(split.bytes),
-               static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
+               result.dtype, arguments.chat.options.pairs ? split.rows : split.documents,
+               !chat                          ? "documents"
+               : arguments.chat.options.pairs ? "pairs"
+                                              : "conversations",
+               human_bytes(split.bytes), static_cast<double>(split.bytes) / static_cast<double>(split.tokens));
   }
   if (chat) report_chat_data(chat->counts(), result, arguments.chat);
   if (result.prompt_tokens > 0 && !chat)
@@ -114,6 +117,7 @@ void add_data_command(CLI::App& app) {
       "  octet data --tokenizer gpt2 --out data/web 'crawl/*.jsonl.zst' --key content\n"
       "  octet data --tokenizer chars --split 0.9,0.1 --split-by tokens --out data/shakespeare input.txt\n"
       "  octet data --tokenizer llama --chat auto --sequence-length 4096 --out data/chat conversations.jsonl\n"
+      "  octet data --tokenizer llama --chat auto --pairs --sequence-length 2048 --out data/pairs preferences.jsonl\n"
       "  octet data --tokenizer llama --chat auto --print conversations.jsonl | head -1\n"
       "A file named as one of the subcommands is given as ./dedup.");
   add_data_clean_command(*command);

@@ -12,6 +12,9 @@ void add_chat_data_options(CLI::App& command, ChatDataArguments& arguments) {
   command.add_flag(
       "--print", arguments.print,
       "with --chat: print ids and mask, or the error, of every line as a JSON object instead of writing a set");
+  command.add_flag("--pairs", arguments.options.pairs,
+                   "with --chat: records are pairs of answers (prompt, chosen, rejected), for train.objective=dpo; a "
+                   "row is one pair");
   command
       .add_option("--sequence-length", arguments.options.sequence_length,
                   "with --chat: tokens of a row, into which conversations are packed whole (data.sequence_length)")
@@ -25,7 +28,7 @@ void add_chat_data_options(CLI::App& command, ChatDataArguments& arguments) {
 void settle_chat_data(const CLI::App& command, ChatDataArguments& arguments, const PrepareOptions& options) {
   const auto given = [&](const char* name) { return command.get_option(name)->count() > 0; };
   if (!arguments.wanted()) {
-    for (const char* name : {"--print", "--sequence-length", "--too-long"})
+    for (const char* name : {"--print", "--pairs", "--sequence-length", "--too-long"})
       check(!given(name), ErrorCode::kInvalidArgument, "{} is of conversations: give --chat FILE or --chat auto", name);
     check(given("--out"), ErrorCode::kInvalidArgument, "--out is required: the PREFIX of the files to write");
     return;
@@ -38,7 +41,7 @@ void settle_chat_data(const CLI::App& command, ChatDataArguments& arguments, con
         "--print writes to standard output and --out to files: leave one out");
   check(arguments.print || given("--out"), ErrorCode::kInvalidArgument,
         "--out is required: the PREFIX of the files to write (or --print)");
-  for (const char* name : {"--split", "--split-by", "--sequence-length", "--too-long", "--skip-bad-lines"})
+  for (const char* name : {"--split", "--split-by", "--pairs", "--sequence-length", "--too-long", "--skip-bad-lines"})
     check(!arguments.print || !given(name), ErrorCode::kInvalidArgument,
           "{} is of the set that --out writes, and "
           "--print prints every line as it is",
@@ -54,19 +57,21 @@ void report_chat_data(const ChatCounts& counts, const PrepareResult& result, con
   const int64_t length = arguments.options.sequence_length;
   int64_t rows = 0, tokens = 0;
   for (const SplitInfo& split : result.splits) rows += split.rows, tokens += split.tokens;
+  const char* what = arguments.options.pairs ? "pairs" : "conversations";
   if (counts.truncated > 0)
-    log_warning("{} conversations are longer than --sequence-length {}: cut on the {} (--too-long)", counts.truncated,
+    log_warning("{} {} are longer than --sequence-length {}: cut on the {} (--too-long)", counts.truncated, what,
                 length, arguments.too_long == "cut-left" ? "left" : "right");
   if (counts.dropped > 0)
-    log_warning("{} conversations are longer than --sequence-length {}: dropped (--too-long)", counts.dropped, length);
+    log_warning("{} {} are longer than --sequence-length {}: dropped (--too-long)", counts.dropped, what, length);
   if (counts.without_answer > 0)
-    log_warning("{} conversations have no answer to learn{}: dropped", counts.without_answer,
+    log_warning("{} {} have no answer to learn{}: dropped", counts.without_answer, what,
                 counts.truncated > 0 ? ", some of them since it was cut off" : "");
-  fmt::print("{} conversations in {} rows of {} tokens, {:.1f} % full; {} of {} tokens are learnt\n",
-             counts.conversations, rows, length,
+  fmt::print("{} {} in {} rows of {} tokens, {:.1f} % full; {} of {} tokens are learnt\n", counts.conversations, what,
+             rows, length,
              100.0 * static_cast<double>(tokens) / static_cast<double>(std::max<int64_t>(rows * length, 1)),
              counts.targets, tokens);
-  fmt::print("train with data.sequence_length={} data.separate_documents=true\n", length);
+  fmt::print("train with data.sequence_length={} {}\n", length,
+             arguments.options.pairs ? "train.objective=dpo" : "data.separate_documents=true");
 }
 
 }  // namespace octet

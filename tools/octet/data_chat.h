@@ -14,7 +14,7 @@ struct ChatDataArguments {
   bool wanted() const { return !options.chat_template.empty(); }
 };
 
-// Adds --chat, --print, --sequence-length and --too-long.
+// Adds --chat, --print, --pairs, --sequence-length and --too-long.
 void add_chat_data_options(CLI::App& command, ChatDataArguments& arguments);
 // Refuses options of texts, by name. Fills in the options' own names.
 void settle_chat_data(const CLI::App& command, ChatDataArguments& arguments, const PrepareOptions& options);
