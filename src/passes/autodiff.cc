@@ -137,14 +137,16 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
 }
 
 // The micro-batches' losses add up on the device, so that nobody waits for one before the next begins.
-void sum_losses(Graph& graph, const std::string& loss_output, bool accumulating) {
-  Value loss = graph.output(loss_output);
-  if (accumulating) {
-    Builder b(graph);
-    b.set_phase(Phase::kBackward);
-    loss = b.add(b.state(kLossSum, graph.type(loss)), loss);
+void sum_outputs(Graph& graph, const std::vector<std::string>& outputs, bool accumulating) {
+  for (const std::string& name : outputs) {
+    Value sum = graph.output(name);
+    if (accumulating) {
+      Builder b(graph);
+      b.set_phase(Phase::kBackward);
+      sum = b.add(b.state(sum_state(name), graph.type(sum)), sum);
+    }
+    graph.updates().push_back({sum_state(name), sum});
   }
-  graph.updates().push_back({kLossSum, loss});
 }
 
 // The last outputs, those of gradients, become updates of the states of their names.
@@ -168,9 +170,11 @@ bool differentiate_train(Program& program, const CompileOptions&) {
   accumulate.set_role(GraphRole::kAccumulate);
   outputs_to_updates(train, forward.outputs().size());
   outputs_to_updates(accumulate, forward.outputs().size());
-  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
-  sum_losses(train, "loss", false);
-  sum_losses(accumulate, "loss", true);
+  const std::vector<std::string> summed = summed_outputs(forward);
+  for (const std::string& name : summed)
+    program.add_state({.name = sum_state(name), .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
+  sum_outputs(train, summed, false);
+  sum_outputs(accumulate, summed, true);
   program.add_graph(std::move(train));
   program.add_graph(std::move(accumulate));
   for (Graph& graph : program.graphs()) graph.set_stage(Stage::kGradient);
@@ -183,6 +187,15 @@ Graph differentiate(const Graph& forward, const std::string& loss_output) {
   Graph graph = differentiate(forward, loss_output, /*accumulating=*/false);
   fold_sums(graph);
   return graph;
+}
+
+std::string sum_state(const std::string& output) { return output == "loss" ? kLossSum : kSumPrefix + output; }
+
+std::vector<std::string> summed_outputs(const Graph& train) {
+  std::vector<std::string> names = {"loss"};
+  for (const NamedValue& output : train.outputs())
+    if (output.name != "loss" && train.type(output.value) == TensorType{DType::kF32, {1}}) names.push_back(output.name);
+  return names;
 }
 
 std::span<const Step> autodiff_steps() {

@@ -11,11 +11,14 @@ namespace octet {
 // feeds 1 / valid tokens of the whole step), and for every param P the update "grad.P" (a kGradient state, f32, the
 // param's shape) is made. Program-level: a graph "accumulate" is a copy of "train" whose updates add to grad.P, with
 // the addition folded into the wgrad matmul's or embedding_grad's c operand where it is one.
-// State "loss_sum" f32[1] gets the loss in "train", and in "accumulate" the loss is added to it.
+// State "loss_sum" f32[1] gets the loss in "train", and in "accumulate" the loss is added to it; so do "sum.NAME" of
+// other outputs f32[1] of "train" (metrics of a step).
 // Every linear's GEMMs carry attrs gemm="<linear name>" and role = fprop | dgrad | wgrad.
 //
 // Steps: differentiate; fold_sums, which makes those additions parts of the products.
-inline constexpr const char* kLossSum = "loss_sum";
+inline constexpr const char *kLossSum = "loss_sum", *kSumPrefix = "sum.";
+std::string sum_state(const std::string& output);
+std::vector<std::string> summed_outputs(const Graph& train);  // "loss", then the others
 
 bool autodiff(Program& program, const CompileOptions& options);
 std::span<const Step> autodiff_steps();

@@ -93,6 +93,8 @@ class StageProgram {
 
   void find_held() {
     held_.insert(kLossSum);
+    for (const StateEntry& entry : stage_.states())
+      if (entry.name.starts_with(kSumPrefix)) held_.insert(entry.name);
     const auto hold = [&](const std::string& name) {
       held_.insert(name);
       const StateEntry* entry = stage_.find_state(name);

@@ -258,8 +258,10 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
     b.update(name, results[0]);
     for (size_t m = 0; m < moments; ++m) b.update(moment_name(config, m, name), results[m + 1]);
   }
-  program.add_state({.name = kLossSum, .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
-  b.output("loss", b.state(kLossSum, {DType::kF32, {1}}));
+  for (const std::string& name : summed_outputs(train)) {
+    program.add_state({.name = sum_state(name), .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
+    b.output(name, b.state(sum_state(name), {DType::kF32, {1}}));
+  }
   b.output("grad_norm", {norm, 0});
   b.output("finite", finite);
   return apply;

@@ -51,9 +51,9 @@ size_t moment_count(const OptimizerConfig& config);
 std::string moment_name(const OptimizerConfig& config, size_t index, const std::string& param);
 
 // "apply" of the parameters that `train` reads; adds them, their gradients and moments to the program's states. Inputs
-// lr and step (f32[1], step from 1); outputs loss (of all micro-batches, their sum), grad_norm (before clipping) and
-// finite (1 or 0: 0 means the step was skipped on the device). Throws kInvalidArgument when a pattern matches no
-// parameter.
+// lr and step (f32[1], step from 1); outputs loss (of all micro-batches, their sum), likewise every other output f32[1]
+// of `train`, grad_norm (before clipping) and finite (1 or 0: 0 means the step was skipped on the device). Throws
+// kInvalidArgument when a pattern matches no parameter.
 Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program);
 
 }  // namespace octet

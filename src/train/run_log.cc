@@ -28,21 +28,20 @@ RunLog::~RunLog() = default;
 
 void RunLog::step(const StepLog& e) {
   const std::string rate = files_->unit + "_per_second";
-  files_->jsonl.write({{"kind", "step"},
-                       {"step", e.step},
-                       {files_->unit, e.units},
-                       {"loss", e.loss},
-                       {"grad_norm", e.grad_norm},
-                       {"lr", e.lr},
-                       {"seconds", e.seconds},
-                       {rate, e.units_per_second},
-                       {"data_seconds", e.data_seconds},
-                       {"finite", e.finite}});
-  if (!e.targets) return;
-  files_->events.scalars(e.step, {{"train/loss", e.loss},
-                                  {"train/grad_norm", e.grad_norm},
-                                  {"train/lr", e.lr},
-                                  {"train/" + rate, e.units_per_second}});
+  LogFields fields = {{"kind", "step"},       {"step", e.step},           {files_->unit, e.units},
+                      {"loss", e.loss},       {"grad_norm", e.grad_norm}, {"lr", e.lr},
+                      {"seconds", e.seconds}, {rate, e.units_per_second}, {"data_seconds", e.data_seconds},
+                      {"finite", e.finite}};
+  std::vector<std::pair<std::string, double>> scalars = {{"train/loss", e.loss},
+                                                         {"train/grad_norm", e.grad_norm},
+                                                         {"train/lr", e.lr},
+                                                         {"train/" + rate, e.units_per_second}};
+  for (const auto& [name, value] : e.metrics) {
+    fields.emplace_back(name, value);
+    scalars.emplace_back("train/" + name, value);
+  }
+  files_->jsonl.write(fields);
+  if (e.targets) files_->events.scalars(e.step, scalars);
 }
 
 void RunLog::tasks(int64_t step, const std::vector<std::pair<std::string, double>>& values, double seconds) {

@@ -4,6 +4,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "train/stepper.h"
 
@@ -14,7 +16,8 @@ struct StepLog {
   double loss = 0, grad_norm = 0, lr = 0, seconds = 0, units_per_second = 0;
   double data_seconds = 0;  // waiting for its batches: of `seconds`, or of those before on a device that was ahead
   bool finite = true;
-  bool targets = true;  // false: a step without any, hence without a loss
+  bool targets = true;                                       // false: a step without any, hence without a loss
+  std::vector<std::pair<std::string, double>> metrics = {};  // beside the loss
 };
 
 class RunLog {

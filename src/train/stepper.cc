@@ -201,6 +201,11 @@ StepResult Stepper::wait(const StepWork& work) {
   result.loss = work.loss_counts().empty() ? loss / static_cast<double>(result.targets) : loss;
   result.grad_norm = scalar_output(*executor_, graph, "grad_norm");
   result.finite = scalar_output(*executor_, graph, "finite") != 0;
+  for (const NamedValue& output : plan_.program.graph(graph).outputs()) {
+    if (output.name == "loss" || output.name == "grad_norm" || output.name == "finite") continue;
+    const double sum = scalar_output(*executor_, graph, output.name);
+    result.sums[output.name] = stage_ ? stage_->from_last(sum) : sum;
+  }
   if (work.statistics) result.statistics = std::exchange(statistics_, {});
   return result;
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,6 +51,8 @@ struct StepResult {
   bool finite = true;    // false: the device skipped the update
   int64_t targets = 0;   // 0: nothing was run, no state has changed
   StatsTable statistics = {};  // of the first micro-batch, when asked for
+  // Of the other outputs of the training graph, their sums over the micro-batches: metrics of the workload.
+  std::map<std::string, double> sums = {};
 };
 
 // Copies of the states that survive a change of plan: masters, moments, FP8 scales and histories, by name.

@@ -275,6 +275,14 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   watch_skipped(result, done.micro_batches, step);
   if (!result.statistics.empty()) decide_precision(result, step);
   const bool last = step == config_.steps;
+  std::vector<std::pair<std::string, double>> metrics;
+  std::string text = fmt::format("loss {:.4f}", result_.last_loss);
+  for (const Metric& metric : workload_->metrics()) {
+    const auto sum = metric.output == "loss" ? result.sums.end() : result.sums.find(metric.output);
+    if (sum == result.sums.end()) continue;
+    metrics.emplace_back(metric.name, metric.join(std::span(&sum->second, 1), result.targets));
+    text += fmt::format("  {} {:.{}f}", metric.name, metrics.back().second, metric.digits);
+  }
   if (step % config_.log_interval == 0 || last)
     log_->step({.step = step,
                 .units = result_.run.targets,
@@ -285,9 +293,9 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
                 .units_per_second = speed,
                 .data_seconds = done.waited,
                 .finite = result.finite,
-                .targets = result.targets > 0});
-  if (progress_)
-    progress_->update(step, fmt::format("loss {:.4f}  {:.0f} {}/s", result_.last_loss, speed, result_.unit.brief));
+                .targets = result.targets > 0,
+                .metrics = metrics});
+  if (progress_) progress_->update(step, fmt::format("{}  {:.0f} {}/s", text, speed, result_.unit.brief));
   if (timeline_ && last) timeline_->finish();
   if (last || (config_.eval_interval > 0 && step % config_.eval_interval == 0)) evaluate_now(step);
   const bool stop = stop_wanted();
