@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -230,6 +231,18 @@ TEST_F(AdapterRun, ResumesWithTheSameBitsAndSavesTheAdapterAlone) {
   EXPECT_EQ(losses_.size(), 7u) << "from step 5 on";
   for (const char* name : {"/trained.safetensors", "/optimizer.safetensors", "/adapter_model.safetensors"})
     EXPECT_EQ(read_file(resumed.checkpoint + name), read_file(straight.checkpoint + name)) << name;
+  // The base may lie elsewhere; one with another last value is another.
+  const std::string moved = folder_.file("moved"), weights = moved + "/model.safetensors";
+  std::filesystem::copy(base_, moved, std::filesystem::copy_options::recursive);
+  config_.model_from = moved, config_.steps = 13;
+  EXPECT_EQ(run("interrupted").run.step, 13);
+  std::string bytes = read_file(weights);
+  bytes.back() ^= 1;
+  write_file(weights, bytes);
+  config_.steps = 14;
+  EXPECT_NE(error_of([&] { run("interrupted"); }).find("was trained on other frozen weights"), std::string::npos)
+      << error_of([&] { run("interrupted"); });
+  config_.model_from = base_;
   config_.adapter.rank = 8;
   EXPECT_NE(error_of([&] { run("interrupted"); }).find("lora_a is f32[4,32], this run's adapter wants [8,32]"),
             std::string::npos)

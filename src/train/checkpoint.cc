@@ -52,6 +52,7 @@ std::string run_json(const RunState& run) {
                         {"precision", run.precision},
                         {"data", run.data},
                         {"data_checksum", run.data_checksum},
+                        {"frozen", run.frozen},
                         {"lineage", run.lineage}}
              .dump(2) +
          "\n";
@@ -72,6 +73,7 @@ RunState parse_run_json(const std::string& path) {
           .precision = text_or_none("precision"),
           .data = json_get<std::string>(json, "data", path),
           .data_checksum = text_or_none("data_checksum"),
+          .frozen = text_or_none("frozen"),
           .lineage = text_or_none("lineage")};
 }
 

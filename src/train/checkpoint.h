@@ -27,6 +27,7 @@ struct RunState {
   std::string precision;      // recipe auto: PrecisionPolicy::state(); "" otherwise
   std::string data;           // sizes and order of the data: a resume on other data is refused
   std::string data_checksum;  // of its contents; "" unknown
+  std::string frozen;         // fingerprints of models that the run reads and does not train; "" none or unknown
   std::string lineage;        // drawn when a run begins, taken over by those that go on from it; "" unknown
 };
 

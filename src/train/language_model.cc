@@ -16,6 +16,7 @@
 #include "train/adapter_weights.h"
 #include "train/batches.h"
 #include "train/start_checks.h"
+#include "weights/fingerprint.h"
 
 namespace octet {
 
@@ -116,6 +117,7 @@ LanguageModel::LanguageModel(const RunConfig& config)
                                  config.accumulation() * sequences_),
              .checksum = fmt::format("{:08x}", train->checksum())};
   if (train->is_packed()) record_.data += fmt::format(" rows {}", train->rows());
+  if (!adapter_.empty()) record_.frozen = "base " + weights_fingerprint(*open_weights(base_));
   if (!validation) return;
   validation_ =
       std::make_unique<TokenSampler>(validation, SampleOptions{.length = length_, .order = SampleOrder::kSequential});

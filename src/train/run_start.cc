@@ -258,7 +258,7 @@ void Run::resume_or_start() {
   RunConfig copy = config_;
   result_.run.settings = settings_of(copy).to_yaml();
   result_.run.data = data_.data;
-  result_.run.data_checksum = data_.checksum;
+  result_.run.data_checksum = data_.checksum, result_.run.frozen = data_.frozen;
   if (!data_.validation.empty()) result_.run.validation = data_.validation;
   write_file(own_folder_ + "/config.yaml", result_.run.settings);
   const Mesh& mesh = program.mesh();

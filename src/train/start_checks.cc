@@ -130,6 +130,10 @@ std::optional<std::string> checkpoint_to_resume(const std::string& out) {
 }
 
 void check_same_data(const RunState& kept, const std::string& folder, const DataRecord& data) {
+  check(kept.frozen.empty() || kept.frozen == data.frozen, ErrorCode::kInvalidArgument,
+        "{} was trained on other frozen weights: their fingerprints are \"{}\", those of model.from and dpo.reference "
+        "\"{}\": set these to the models of {}/config.yaml, or another out= (or resume=never) to start afresh",
+        folder, kept.frozen, data.frozen, parent_folder(parent_folder(folder)));
   const std::string ways = fmt::format(
       "set data.* and train.global_batch as in {}/config.yaml, start a new run from its weights with model.from={} "
       "and another out=, or set resume=never (or another out=) to start afresh",

@@ -20,8 +20,8 @@ namespace octet {
 // newest_sound_checkpoint(out); where none is sound, its error lists the alternatives.
 std::optional<std::string> checkpoint_to_resume(const std::string& out);
 
-// Throws kInvalidArgument, with the ways on, when `folder` was trained on other data; a warning where its record has no
-// checksum.
+// Throws kInvalidArgument, with the ways on, when `folder` was trained on other data or frozen weights; a warning where
+// its record has no checksum.
 void check_same_data(const RunState& kept, const std::string& folder, const DataRecord& data);
 
 // Throws kInvalidArgument naming each setting in which the sizes of the folder's model are not those of `model`.

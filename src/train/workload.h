@@ -53,9 +53,10 @@ struct Metric {
 
 // What checkpoints keep of the data: a resume on other data is refused.
 struct DataRecord {
-  std::string data;        // sizes and order of the training split
-  std::string checksum;    // of its contents
-  std::string validation;  // the validation split and how it is cut; metrics of another do not compare
+  std::string data;         // sizes and order of the training split
+  std::string checksum;     // of its contents
+  std::string validation;   // the validation split and how it is cut; metrics of another do not compare
+  std::string frozen = {};  // fingerprints of models that are read and not trained: an adapter's base, a reference
 };
 
 // Outputs of an evaluation graph that has just run.
