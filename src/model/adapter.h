@@ -30,6 +30,7 @@ struct AdapterSpec {
   std::vector<int64_t> token_rows = {};   // rows of the embedding table that are trained, ascending
   int64_t virtual_tokens = 0;             // rows of "prompt.weight" [virtual_tokens, hidden] in front of a sequence
   int64_t encoder_hidden = 0;             // P-tuning: an MLP of this width makes these rows; 0: they are trained
+  int64_t encoder_layers = 0;             // of a bidirectional LSTM of this width in front of the MLP; 0: there is none
 
   bool empty() const { return low_rank.empty() && trained.empty() && token_rows.empty() && virtual_tokens == 0; }
 };

@@ -258,7 +258,7 @@ class AdaptedGraph {
     });
     if (spec_.virtual_tokens > 0) {
       rewriter_.graph().mutable_node(rewriter_.map({id, 0}).node).attrs.set("first", int64_t{0});
-      y = b_.add(y, look_up(ids, prompt(table[1]), table[0]));
+      y = b_.add(y, look_up(ids, build_prompt(b_, spec_, table[1]), table[0]));
       has_prompt_ = true;
     }
     rewriter_.set({id, 0}, y);
@@ -281,20 +281,6 @@ class AdaptedGraph {
     if (parts.empty()) return;
     keep(old_.shape({id, 0})[1]);
     rewriter_.set({id, 0}, parts.size() == 1 ? parts[0] : b_.concat(parts, 1));
-  }
-
-  // [virtual tokens, hidden].
-  Value prompt(int64_t hidden) {
-    if (spec_.encoder_hidden == 0) return b_.param("prompt.weight", {spec_.virtual_tokens, hidden}, {.std = 0.02});
-    Value x = b_.param("prompt_encoder.embedding.weight", {spec_.virtual_tokens, hidden}, {.std = 1});
-    for (int i : {0, 2, 4}) {  // of torch.nn.Sequential, where 1 and 3 are ReLUs
-      if (i > 0) x = b_.relu(x);
-      const std::string layer = fmt::format("prompt_encoder.mlp_head.{}", i);
-      const int64_t in = b_.shape(x).cols(), out = i == 4 ? hidden : spec_.encoder_hidden;
-      x = b_.add(b_.matmul(x, uniform(layer + ".weight", {out, in}, in, Split::kNone), false, true),
-                 uniform(layer + ".bias", {out}, in, Split::kNone));
-    }
-    return x;
   }
 
   // [out]: magnitude / |rows of W + scale B A|, by the rstd of an RMS norm: 1 / |row| = rstd / sqrt(in).

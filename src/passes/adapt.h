@@ -2,7 +2,7 @@
 // pass. The code that builds models knows nothing of it.
 #pragma once
 
-#include "ir/graph.h"
+#include "ir/builder.h"
 #include "model/adapter.h"
 
 namespace octet {
@@ -16,10 +16,14 @@ namespace octet {
 //   NAME.magnitude [out]: |rows of W| of the base, which whoever fills the states computes
 //   embed.token_rows [rows, hidden]: begins as these rows of the table
 //   prompt.weight [virtual tokens, hidden], read by ids from the vocabulary's size on; or
-//   prompt_encoder.embedding.weight and prompt_encoder.mlp_head.{0,2,4}.{weight,bias}, whose MLP makes these rows
+//   prompt_encoder.embedding.weight and prompt_encoder.mlp_head.{0,2,4}.{weight,bias}, whose MLP makes these rows; with
+//   an LSTM prompt_encoder.lstm_head.{weight,bias}_{ih,hh}_lN[_reverse] in front of mlp_head.{0,2}
 //
 // Dropout only where the graph's role is train. Throws kInvalidArgument naming what matches nothing or does not fit,
 // kUnsupported where the model has no such part.
 Graph adapt(const Graph& model, const AdapterSpec& adapter);
+
+// The rows of its virtual tokens, [virtual tokens, hidden], alone.
+Value build_prompt(Builder& builder, const AdapterSpec& adapter, int64_t hidden);
 
 }  // namespace octet

@@ -179,6 +179,12 @@ TEST_F(AdapterRun, OtherKindsBeginAtTheirBaseAndLearn) {
       {"gpt2", [](AdapterSettings& a) { a.bias = "all", a.exclude = {"c_attn"}, a.targets = {"all-linear"}; }},
       {"llama", [](AdapterSettings& a) { a = {}, a.method = "prompt_tuning", a.virtual_tokens = 4; }, true},
       {"gpt2", [](AdapterSettings& a) { a = {}, a.method = "p_tuning", a.virtual_tokens = 3; }, true},
+      {"llama",
+       [](AdapterSettings& a) {
+         a = {}, a.method = "p_tuning", a.virtual_tokens = 3;
+         a.encoder = "lstm", a.encoder_hidden = 8;
+       },
+       true},
   };
   const RunConfig fresh = config_;
   for (const Kind& kind : kinds) {

@@ -71,6 +71,7 @@ class Modules {
       spec_.virtual_tokens = settings_.virtual_tokens;
       if (settings_.method == "p_tuning")
         spec_.encoder_hidden = settings_.encoder_hidden > 0 ? settings_.encoder_hidden : model_.hidden;
+      if (settings_.encoder == "lstm") spec_.encoder_layers = settings_.encoder_layers;
       return std::move(spec_);
     }
     spec_.token_rows = config_.token_rows;
@@ -187,7 +188,7 @@ void add_settings(SettingsTable& t, AdapterSettings& a) {
       "adapter.method", &a.method,
       {.meaning = "train an adapter of the model in model.from, which is frozen, instead of the model: lora (low-rank "
                   "addends of linears); dora (with trained magnitudes of their rows); prompt_tuning (vectors in front "
-                  "of every sequence); p_tuning (which an MLP makes)",
+                  "of every sequence); p_tuning (which an encoder makes)",
        .choices = {"none", "lora", "dora", "prompt_tuning", "p_tuning"}});
   t.add("adapter.rank", &a.rank, {.meaning = "of the low-rank addends", .min = 1, .max = 4096});
   t.add("adapter.alpha", &a.alpha, {.meaning = "an addend is multiplied by alpha / rank", .min = 0});
@@ -212,8 +213,13 @@ void add_settings(SettingsTable& t, AdapterSettings& a) {
         {.meaning = "prompt_tuning, p_tuning: vectors in front of a sequence, beside data.sequence_length tokens",
          .min = 1,
          .max = 65536});
+  t.add(
+      "adapter.encoder", &a.encoder,
+      {.meaning = "p_tuning: mlp, of three linears; lstm, bidirectional, in front of two", .choices = {"mlp", "lstm"}});
   t.add("adapter.encoder_hidden", &a.encoder_hidden,
-        {.meaning = "p_tuning: width of the MLP; 0 = the model's", .min = 0, .max = 1 << 20});
+        {.meaning = "p_tuning: width of the encoder; 0 = the model's", .min = 0, .max = 1 << 20});
+  t.add("adapter.encoder_layers", &a.encoder_layers,
+        {.meaning = "adapter.encoder=lstm: its layers", .min = 1, .max = 64});
 }
 
 void validate(const AdapterSettings& a) {
@@ -223,15 +229,20 @@ void validate(const AdapterSettings& a) {
   AdapterSettings other;
   other.method = a.method;
   if (a.is_prompt()) other.virtual_tokens = a.virtual_tokens;
-  if (a.method == "p_tuning") other.encoder_hidden = a.encoder_hidden;
+  if (a.method == "p_tuning")
+    other.encoder = a.encoder, other.encoder_hidden = a.encoder_hidden, other.encoder_layers = a.encoder_layers;
   check(!a.is_prompt() || a == other, ErrorCode::kInvalidArgument,
         "adapter.method={}: of adapter.* it takes virtual_tokens{} alone, and others are set", a.method,
-        a.method == "p_tuning" ? " and encoder_hidden" : "");
-  check(a.is_prompt() || (a.virtual_tokens == other.virtual_tokens && a.encoder_hidden == 0),
-        ErrorCode::kInvalidArgument,
-        "adapter.virtual_tokens and adapter.encoder_hidden are of prompt_tuning and "
-        "p_tuning, and adapter.method={}",
-        a.method);
+        a.method == "p_tuning" ? ", encoder, encoder_hidden and encoder_layers" : "");
+  check(
+      a.is_prompt() || (a.virtual_tokens == other.virtual_tokens && a.encoder == other.encoder &&
+                        a.encoder_hidden == 0 && a.encoder_layers == other.encoder_layers),
+      ErrorCode::kInvalidArgument,
+      "adapter.virtual_tokens, adapter.encoder, adapter.encoder_hidden and adapter.encoder_layers are of prompt_tuning "
+      "and p_tuning, and adapter.method={}",
+      a.method);
+  check(a.encoder == "lstm" || a.encoder_layers == AdapterSettings().encoder_layers, ErrorCode::kInvalidArgument,
+        "adapter.encoder_layers={} is of adapter.encoder=lstm: an MLP has three linears", a.encoder_layers);
   parse_patterns<int64_t>(a.ranks, "adapter.rank_pattern");
   parse_patterns<double>(a.alphas, "adapter.alpha_pattern");
   module_names(a.targets, "adapter.targets");
@@ -255,7 +266,8 @@ PeftConfig peft_config(const AdapterSettings& a, const std::string& base) {
   if (!a.is_prompt()) return config;
   config.method = a.method == "p_tuning" ? PeftMethod::kPTuning : PeftMethod::kPromptTuning;
   config.virtual_tokens = a.virtual_tokens, config.encoder_hidden = a.encoder_hidden;
-  if (a.method == "p_tuning") config.encoder = "MLP";
+  if (a.method == "p_tuning") config.encoder = a.encoder == "lstm" ? "LSTM" : "MLP";
+  config.encoder_layers = a.encoder == "lstm" ? a.encoder_layers : 0;
   return config;
 }
 

@@ -22,8 +22,10 @@ struct AdapterSettings {
   std::vector<std::string> layers;
   std::vector<std::string> train;  // modules
   std::string bias = "none";
-  std::vector<std::string> token_rows;              // ids
-  int64_t virtual_tokens = 20, encoder_hidden = 0;  // of prompts
+  std::vector<std::string> token_rows;  // ids
+  int64_t virtual_tokens = 20;          // of prompts
+  std::string encoder = "mlp";          // of p_tuning: mlp | lstm
+  int64_t encoder_hidden = 0, encoder_layers = 2;
 
   bool is_on() const { return method != "none"; }
   bool is_prompt() const { return method == "prompt_tuning" || method == "p_tuning"; }

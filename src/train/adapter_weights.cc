@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "exec/logical_states.h"
+#include "passes/adapt.h"
 #include "weights/adapter_folder.h"
 
 namespace octet {
@@ -35,26 +36,25 @@ const TensorType* find_trained(const TensorSource& file, const std::string& chec
   return type;
 }
 
-// The rows that P-tuning's MLP makes: [virtual tokens, hidden].
-std::vector<float> encoded_prompt(const std::function<std::vector<float>(const std::string&)>& read, int64_t tokens) {
-  std::vector<float> x = read("prompt_encoder.embedding.weight");
-  for (const int layer : {0, 2, 4}) {
-    const std::string name = fmt::format("prompt_encoder.mlp_head.{}", layer);
-    const std::vector<float> weight = read(name + ".weight"), bias = read(name + ".bias");
-    const size_t rows = static_cast<size_t>(tokens), in = x.size() / rows, out = bias.size();
-    std::vector<float> y(rows * out);
-    for (size_t t = 0; t < rows; ++t)
-      for (size_t n = 0; n < out; ++n) {
-        double sum = bias[n];
-        for (size_t k = 0; k < in; ++k) {
-          const float value = layer > 0 ? std::max(x[t * in + k], 0.0f) : x[t * in + k];
-          sum += static_cast<double>(value) * weight[n * in + k];
-        }
-        y[t * out + n] = static_cast<float>(sum);
-      }
-    x = std::move(y);
+// The rows that P-tuning's encoder makes: [virtual tokens, hidden].
+std::vector<float> encoded_prompt(const std::function<std::vector<float>(const std::string&)>& read,
+                                  const AdapterSpec& adapter, int64_t hidden) {
+  Graph graph(GraphRole::kEval);
+  Builder builder(graph);
+  builder.output("prompt", build_prompt(builder, adapter, hidden));
+  Program program;
+  program.add_graph(std::move(graph));
+  collect_state(program);
+  const std::unique_ptr<Executor> executor = make_interpreter(program);
+  for (const StateEntry& entry : program.states()) {
+    const std::vector<float> values = read(entry.name);
+    executor->write_state(entry.name, std::as_bytes(std::span(values)));
   }
-  return x;
+  executor->prepare();
+  const std::string name = graph_role_name(GraphRole::kEval);
+  executor->run(name);
+  const auto rows = output_as<float>(*executor, name, "prompt");
+  return {rows.begin(), rows.end()};
 }
 
 class AdaptedSource : public WeightSource {
@@ -155,7 +155,7 @@ void write_peft_files(const std::string& checkpoint, const AdapterSpec& adapter,
                       const std::string& base, DType dtype) {
   const std::unique_ptr<TensorSource> file = open_safetensors(checkpoint, kTrainedFile);
   const std::function<std::vector<float>(const std::string&)> read = [&](const std::string& name) {
-    if (name == "prompt.weight" && adapter.encoder_hidden > 0) return encoded_prompt(read, adapter.virtual_tokens);
+    if (name == "prompt.weight" && adapter.encoder_hidden > 0) return encoded_prompt(read, adapter, model.hidden);
     const TensorView stored = file->read(name);
     return read_floats(view_of(stored.type.dtype, stored.bytes.data(), stored.type.shape.elements(), 1, name));
   };

@@ -18,7 +18,7 @@ inline constexpr const char* kTrainedFile = "trained";
 void check_same_adapter(const std::string& checkpoint, const Graph& loss);
 
 // adapter_config.json and adapter_model.safetensors of `dtype` beside a checkpoint's own files; base: the model's
-// folder. P-tuning's MLP has become the rows that it makes. A warning where PEFT has no form of the adapter.
+// folder. P-tuning's encoder has become the rows that it makes. A warning where PEFT has no form of the adapter.
 void write_peft_files(const std::string& checkpoint, const AdapterSpec& adapter, const ModelConfig& model,
                       const std::string& base, DType dtype);
 

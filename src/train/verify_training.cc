@@ -50,11 +50,13 @@ Replayed open_replayed(const std::string& folder, const std::string& base) {
   all.adapter = adapter.spec;
   all.adapter.dropout = 0;
   if (adapter.config.method == PeftMethod::kPTuning) {
-    check(adapter.config.encoder == "MLP", ErrorCode::kUnsupported,
-          "{}: encoder_reparameterization_type is {} (supported in training: MLP)", folder, adapter.config.encoder);
+    const bool lstm = adapter.config.encoder == "LSTM";
+    check(!lstm || adapter.config.encoder_dropout == 0, ErrorCode::kUnsupported,
+          "{}: encoder_dropout is {} (supported in training: 0)", folder, adapter.config.encoder_dropout);
     check(adapter.find("prompt_encoder.embedding.weight") != nullptr, ErrorCode::kNotFound,
           "{}: P-tuning's encoder is trained, and the folder has no prompt_encoder.safetensors", folder);
     all.adapter.encoder_hidden = adapter.config.encoder_hidden;
+    if (lstm) all.adapter.encoder_layers = adapter.config.encoder_layers;
   }
   all.weights = add_adapter(std::move(all.weights), std::move(adapter));
   return all;
