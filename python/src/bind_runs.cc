@@ -52,7 +52,8 @@ RunConfig read_config(nb::object config, nb::dict values, const std::string& whe
         "{}: want a settings file, a dict of settings or keyword arguments, such as model__size=\"gpt2-124m\"", where);
   check(read.restarts == 0, ErrorCode::kInvalidArgument,
         "parallel.restarts={}: starts the program anew, which only octet train does", read.restarts);
-  if (!read.model_from.empty()) read.model_from = model_folder(read.model_from);
+  for (std::string* folder : {&read.model_from, &read.dpo.reference})
+    if (!folder->empty()) *folder = model_folder(*folder);
   return read;
 }
 

@@ -258,6 +258,15 @@ Value with_router_losses(Builder& b, Value loss, const RouterSums& sums, const E
   return loss;
 }
 
+Value token_losses(Builder& b, const ModelSpec& model, const BatchShape& shape, RouterSums* sums) {
+  check(model.head.kind == Head::kNextToken && model.pattern[0].attention.causal, ErrorCode::kUnsupported,
+        "losses are of next tokens, which this model does not predict{}: encoders are trained by workload=bert and "
+        "workload=classify",
+        model.head.kind == Head::kNextToken ? " (\"is_causal\": false)" : "");
+  const Value logits = checked_outputs(b, model, shape, sums).logits;
+  return b.cross_entropy(logits, b.targets(shape.tokens)).per_token;
+}
+
 }  // namespace
 
 ModelOutputs build_outputs(Builder& b, const ModelSpec& m, const BatchShape& shape) {
@@ -271,11 +280,11 @@ Value build_logits(Builder& b, const ModelSpec& m, const BatchShape& shape) {
   return logits;
 }
 
+Value build_token_losses(Builder& b, const ModelSpec& model, const BatchShape& shape) {
+  return token_losses(b, model, shape, nullptr);
+}
+
 void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
-  check(model.head.kind == Head::kNextToken && model.pattern[0].attention.causal, ErrorCode::kUnsupported,
-        "losses are of next tokens, which this model does not predict{}: encoders are trained by workload=bert and "
-        "workload=classify",
-        model.head.kind == Head::kNextToken ? " (\"is_causal\": false)" : "");
   const auto is_weighed = [](const LayerSpec& layer) {
     const ExpertsSpec& e = layer.mixer.experts;
     return e.count > 0 && (e.balance_loss > 0 || e.z_loss > 0);
@@ -283,12 +292,11 @@ void build_loss(Builder& b, const ModelSpec& model, const BatchShape& shape) {
   const auto weighed = std::ranges::find_if(model.pattern, is_weighed);
   const bool router_losses = shape.training && weighed != model.pattern.end();
   RouterSums sums;
-  Value logits = checked_outputs(b, model, shape, router_losses ? &sums : nullptr).logits;
-  Builder::Loss loss = b.cross_entropy(logits, b.targets(shape.tokens));
-  Value total = b.reduce(loss.per_token, "sum", "all");
+  const Value per_token = token_losses(b, model, shape, router_losses ? &sums : nullptr);
+  Value total = b.reduce(per_token, "sum", "all");
   if (router_losses) total = with_router_losses(b, total, sums, weighed->mixer.experts, shape.tokens);
   b.output("loss", total);
-  if (!shape.training) b.output("loss_per_token", loss.per_token);
+  if (!shape.training) b.output("loss_per_token", per_token);
 }
 
 }  // namespace octet

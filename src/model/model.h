@@ -114,7 +114,11 @@ ModelOutputs build_outputs(Builder& builder, const ModelSpec& model, const Batch
 // Its logits [T, vocab]. Throws kUnsupported for a model without them.
 Value build_logits(Builder& builder, const ModelSpec& model, const BatchShape& shape);
 
-// Adds targets, cross-entropy, outputs "loss" (f32[1], summed over tokens with target >= 0); eval graphs get also
+// Adds targets and cross-entropy: the loss of every token f32[T], 0 where its target is -1. Throws kUnsupported for a
+// model that does not predict next tokens.
+Value build_token_losses(Builder& builder, const ModelSpec& model, const BatchShape& shape);
+
+// Of these, and of routers, output "loss" (f32[1], summed over tokens with target >= 0); eval graphs get also
 // "loss_per_token" f32[T].
 void build_loss(Builder& builder, const ModelSpec& model, const BatchShape& shape);
 

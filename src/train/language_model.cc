@@ -84,10 +84,21 @@ LanguageModel::LanguageModel(const RunConfig& config)
         "adapter.method={}: an adapter is trained on a finished model: set model.from to its folder",
         config.adapter.method);
   const std::optional<DatasetInfo> info = find_dataset_info(train_data_);
+  const bool pairs = config.objective == "dpo";
+  for (const std::string& prefix : {train_data_, validation_data_}) {
+    const auto found = prefix.empty() ? std::nullopt : find_dataset_info(prefix);
+    if (prefix.empty()) continue;
+    check(!pairs || (found && found->pairs), ErrorCode::kInvalidArgument,
+          "train.objective=dpo learns from pairs of answers, and {} has none: make them with `octet data --chat auto "
+          "--pairs`",
+          prefix);
+    check(pairs || !found || !found->pairs, ErrorCode::kInvalidArgument,
+          "{} has pairs of answers, chosen and rejected: set train.objective=dpo", prefix);
+  }
   if (info) {
     special_.bos = info->begin_id.value_or(-1) >= 0 ? *info->begin_id : info->eos_id;
     if (info->eos_id >= 0) special_.eos = {info->eos_id};
-    check(info->row_length == 0 || separate_documents_, ErrorCode::kInvalidArgument,
+    check(info->row_length == 0 || separate_documents_ || pairs, ErrorCode::kInvalidArgument,
           "data.train {} has rows of whole conversations, which would see each other: set "
           "data.separate_documents=true",
           train_data_);

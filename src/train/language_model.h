@@ -51,15 +51,18 @@ class LanguageModel : public TrainingWorkload {
   const ModelConfig& model() const { return model_; }
   const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
 
+ protected:
+  ModelConfig model_;
+  AdapterSpec adapter_;
+  int64_t sequences_, length_;
+  std::unique_ptr<const TokenSampler> training_, validation_;
+
  private:
   void write_chat_template(const std::string& folder) const;
 
   int64_t whole_length() const { return length_ + adapter_.virtual_tokens; }  // they stand in front of a sequence
   void set_adapter(const RunConfig& config);
 
-  ModelConfig model_;
-  AdapterSpec adapter_;
-  int64_t sequences_, length_;
   bool separate_documents_;
   bool scores_tokens_ = false;                // eval graphs give the likeliest ids too
   std::string base_;                          // of an adapter: the folder of the frozen model
@@ -68,7 +71,6 @@ class LanguageModel : public TrainingWorkload {
   SpecialTokens special_;                     // of the data, or of the folder that the run begins from
   std::string tokenizer_folder_;              // "" where there is none
   std::string chat_folder_;                   // whose chat template stands in where the tokenizer's has none; "" none
-  std::unique_ptr<const TokenSampler> training_, validation_;
   DataRecord record_;
 };
 

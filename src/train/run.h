@@ -134,7 +134,7 @@ class Run {
   RankLinks links_;
   std::string own_folder_;    // of this rank's log
   bool stop_agreed_ = false;  // by all ranks, at the last step's beginning
-  std::unique_ptr<const TrainingWorkload> workload_;
+  std::unique_ptr<TrainingWorkload> workload_;
   DataRecord data_;
   std::optional<std::string> resume_from_;
   RunState kept_;                          // of that checkpoint; of a run that begins, otherwise

@@ -73,6 +73,12 @@ SettingsTable settings_of(RunConfig& c) {
 
   add_settings(t, c.adapter);
 
+  t.add("train.objective", &c.objective,
+        {.meaning =
+             "next_token; dpo: the answers of pairs made by `octet data --pairs`, chosen and rejected, as dpo.* say",
+         .choices = {"next_token", "dpo"}});
+  add_settings(t, c.dpo);
+
   t.add("train.steps", &c.steps, {.meaning = "optimiser steps", .min = 1});
   t.add(
       "train.epochs", &c.epochs,
@@ -80,7 +86,8 @@ SettingsTable settings_of(RunConfig& c) {
        .min = 0,
        .max = 1e6});
   t.add("train.micro_batch", &c.micro_batch,
-        {.meaning = "sequences in one forward and backward; of bert rows of them", .min = 1});
+        {.meaning = "sequences in one forward and backward; of bert rows of them, of train.objective=dpo pairs",
+         .min = 1});
   t.add("train.global_batch", &c.global_batch,
         {.meaning = "sequences in one optimiser step, a multiple of micro_batch; 0 = micro_batch",
          .min = 0,
@@ -375,6 +382,30 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
   return m;
 }
 
+namespace {
+
+void validate_objective(const RunConfig& c) {
+  if (c.objective != "dpo")
+    return check(c.dpo == PreferenceSettings{}, ErrorCode::kInvalidArgument,
+                 "dpo.* are set, but train.objective={}: set train.objective=dpo, or leave them out", c.objective);
+  check(c.workload == "language", ErrorCode::kInvalidArgument,
+        "train.objective=dpo is of language models, and workload={}: leave one of them out", c.workload);
+  validate(c.dpo);
+  check(!c.adapter.is_prompt(), ErrorCode::kUnsupported,
+        "train.objective=dpo: adapter.method={} puts vectors in front of sequences, of which a row of pairs has two: "
+        "use lora or dora",
+        c.adapter.method);
+  check(c.pipeline == 1, ErrorCode::kUnsupported,
+        "train.objective=dpo: parallel.pipeline={}: the reference is not cut into stages: use parallel.data, "
+        "parallel.shard or parallel.tensor",
+        c.pipeline);
+  check(c.balance_loss == 0 && c.z_loss == 0, ErrorCode::kUnsupported,
+        "train.objective=dpo: model.balance_loss {} and model.z_loss {} are of next tokens: leave them at 0",
+        c.balance_loss, c.z_loss);
+}
+
+}  // namespace
+
 Recipe resolve_recipe(const RunConfig& c) {
   Recipe recipe = parse_recipe(c.recipe);
   recipe.amax_history_length = c.amax_history;
@@ -458,6 +489,7 @@ void validate(const RunConfig& c) {
         c.eval_interval > 0 ? "data.validation" : "eval.interval");
   validate(c.optimizer);
   validate(c.adapter);
+  validate_objective(c);
   check(!c.adapter.is_on() || c.recipe != "auto", ErrorCode::kUnsupported,
         "adapter.method={}: precision.recipe=auto measures weights that an adapter's base does not keep: choose a "
         "recipe",

@@ -12,6 +12,7 @@
 #include "precision/policy.h"
 #include "train/adapter_settings.h"
 #include "train/optimizer.h"
+#include "train/preference_settings.h"
 
 namespace octet {
 
@@ -36,11 +37,13 @@ struct RunConfig {
   int64_t row_sequences = 3, predictions = 0;  // of a row of bert: the most sequences and masked tokens
 
   AdapterSettings adapter;
+  PreferenceSettings dpo;
 
   // training
+  std::string objective = "next_token";  // next_token | dpo
   int64_t steps = 1000;
   double epochs = 0;         // > 0: passes over the training set instead of steps
-  int64_t micro_batch = 4;   // sequences in one forward/backward
+  int64_t micro_batch = 4;   // sequences, or pairs of dpo, in one forward/backward
   int64_t global_batch = 0;  // sequences in one optimiser step; 0 = micro_batch
   int64_t seed = 1337;
   int64_t max_skipped_steps = 20;  // non-finite gradients in a row before the run stops

@@ -68,7 +68,7 @@ Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& link
 
 void Run::open_workload() {
   const LoggedTime time("data");
-  const WorkloadRow& row = hooks_.workload != nullptr ? *hooks_.workload : workload_row(config_.workload);
+  const WorkloadRow& row = hooks_.workload != nullptr ? *hooks_.workload : workload_row(config_);
   workload_ = row.open(config_);
   const int64_t samples = workload_->samples_per_epoch(), a_step = config_.accumulation() * config_.micro_batch;
   if (config_.optimizer.schedule == "exponential" && config_.optimizer.decay_every == 0) {
@@ -169,6 +169,7 @@ void Run::build() {
     compare_plans(plan.program);
     const std::optional<int64_t> free = hooks_.free_disk ? hooks_.free_disk : free_disk_bytes(config_.out);
     if (free) check_disk_space(config_, plan.program, kept_, *free);
+    workload_->prepare(options_, config_.out);
     const LoggedTime time("executor");
     stepper_ = std::make_unique<Stepper>(std::move(plan), options_);
   } catch (const Error& error) {

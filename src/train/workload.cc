@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "exec/logical_states.h"
+#include "train/language_model.h"
 #include "train/start_checks.h"
 
 namespace octet {

@@ -23,6 +23,8 @@
 
 namespace octet {
 
+struct StepperOptions;
+
 // Of eval graphs whose tokens are scored one by one: i32[T, 1].
 constexpr const char* kLikeliestOutput = "likeliest";
 
@@ -100,6 +102,10 @@ class TrainingWorkload {
   virtual std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const;
   virtual CountedUnit unit() const { return {}; }
 
+  // What is computed once, before the first step and before the run's own program is on the device; `out` keeps it for
+  // resumes. All ranks call it together.
+  virtual void prepare(const StepperOptions& options, const std::string& out) {}
+
   // --- Files. By default model*.safetensors has every parameter under its own name, and nothing lies beside it.
 
   virtual FileSet weight_files(const Program& program, DType dtype, int64_t max_bytes) const;
@@ -133,6 +139,7 @@ struct WorkloadRow {
 
 std::vector<std::string> workload_names();
 const WorkloadRow& workload_row(const std::string& name);  // of setting `workload`
+const WorkloadRow& workload_row(const RunConfig& config);  // of `workload` and train.objective
 RunConfig default_settings(const std::string& workload);   // before any is set
 
 }  // namespace octet

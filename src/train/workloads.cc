@@ -3,6 +3,7 @@
 #include "train/bert.h"
 #include "train/classification.h"
 #include "train/language_model.h"
+#include "train/preference.h"
 
 namespace octet {
 namespace {
@@ -26,6 +27,10 @@ const WorkloadRow& workload_row(const std::string& name) {
   for (const Named& each : kWorkloads)
     if (name == each.name) return *each.row;
   fail(ErrorCode::kInvalidArgument, "workload is '{}': `octet config` lists them", name);
+}
+
+const WorkloadRow& workload_row(const RunConfig& config) {
+  return config.objective == "dpo" ? kPreferenceLearning : workload_row(config.workload);
 }
 
 RunConfig default_settings(const std::string& workload) {

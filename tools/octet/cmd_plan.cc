@@ -61,7 +61,7 @@ void run_plan(const Options& options) {
     return;
   }
   validate(config);
-  const std::unique_ptr<TrainingWorkload> workload = workload_row(config.workload).plan(config);
+  const std::unique_ptr<TrainingWorkload> workload = workload_row(config).plan(config);
   if (config.pipeline > 1) return run_plan_of_stages(options, *workload, config, target);
   PlanReport report = plan_training(*workload, config, target);
   std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);

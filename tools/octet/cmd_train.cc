@@ -17,6 +17,8 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   octet train configs/shakespeare_char.yaml
   octet train configs/gpt2_124m.yaml precision.recipe=fp8-delayed train.micro_batch=8 out=out/gpt2-fp8
+  octet train configs/lora.yaml model.from=path/to/model
+  octet train configs/dpo.yaml model.from=path/to/model         pairs of answers, of octet data --chat auto --pairs
   octet train configs/gpt2_124m.yaml --disable=fuse --dump-ir=ir
   octet train configs/bert.yaml data.train=data/wiki_train data.validation=data/wiki_val eval.target=0.72
 `octet config` lists every setting, its meaning, range and default.

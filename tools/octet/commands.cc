@@ -120,7 +120,8 @@ void read_run_options(const RunOptions& options, RunConfig& config, SettingsTabl
   if (!options.disable.empty()) config.disable = options.disable;
   if (!options.device.empty()) config.device = options.device;
   if (!options.dump_ir.empty()) config.dump_ir = options.dump_ir;
-  if (!config.model_from.empty()) config.model_from = model_folder(config.model_from);
+  for (std::string* folder : {&config.model_from, &config.dpo.reference})
+    if (!folder->empty()) *folder = model_folder(*folder);
 }
 
 std::string model_folder(const std::string& path) {
@@ -216,7 +217,13 @@ void add_text_options(CLI::App& command, TextOptions& text) {
 }
 
 EvalTokens open_set(const std::string& prefix, const WeightSource& weights, const std::string& tokenizer) {
-  if (const auto info = find_dataset_info(prefix)) check_vocabulary(tokenizer, prefix, *info);
+  if (const auto info = find_dataset_info(prefix)) {
+    check(!info->pairs, ErrorCode::kInvalidArgument,
+          "{} has pairs of answers, chosen and rejected: their loss and accuracy are those of a run with "
+          "train.objective=dpo and data.validation={}",
+          prefix, prefix);
+    check_vocabulary(tokenizer, prefix, *info);
+  }
   return {.set = open_prepared_set(prefix, weights.config().vocab_size)};
 }
 
