@@ -10,13 +10,19 @@
 #include "base/json.h"
 #include "exec/logical_states.h"
 #include "train/batches.h"
-#include "train/language_model.h"
+#include "train/preference.h"
 #include "train/stepper.h"
 #include "weights/adapter_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
 namespace {
+
+// Of objective dpo: names in expected_training.json, and outputs of the workload.
+constexpr std::pair<const char*, const char*> kPreferenceMetrics[] = {{"rewards_chosen", "rewards_chosen"},
+                                                                      {"rewards_rejected", "rewards_rejected"},
+                                                                      {"accuracies", "accuracy"},
+                                                                      {"margins", "margin"}};
 
 double relative_error(double ours, double theirs) {
   double error = std::abs(ours - theirs) / std::max(std::abs(theirs), 1e-30);
@@ -122,6 +128,7 @@ void compare_gradients(const Replayed& replayed, const ModelConfig& model, doubl
 struct FixedBatches {
   std::vector<Batch> batches;
   int64_t sequences = 0, length = 0;
+  std::optional<PreferenceSettings> preference = {};  // of objective dpo, whose sequences are pairs
 };
 
 void check_token(double id, const ModelConfig& model, const std::string& where) {
@@ -191,6 +198,74 @@ FixedBatches read_examples(const std::string& folder, const nlohmann::json& json
   return all;
 }
 
+// Objective dpo: the lines {"prompt_ids", "chosen_ids", "rejected_ids"} of `pairs`, as one micro-batch.
+std::vector<PreferencePair> read_pairs(const std::string& folder, const nlohmann::json& json, const std::string& where,
+                                       const ModelConfig& model) {
+  const std::string path = folder + "/" + json_get<std::string>(json, "pairs", where);
+  std::vector<PreferencePair> pairs;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string at = fmt::format("{}:{}", path, pairs.size() + 1);
+    const nlohmann::json record = parse_json(line, at);
+    const auto prompt = json_get<std::vector<int32_t>>(record, "prompt_ids", at);
+    PreferencePair& pair = pairs.emplace_back();
+    for (const size_t side : {0U, 1U}) {
+      const auto answer = json_get<std::vector<int32_t>>(record, side == 0 ? "chosen_ids" : "rejected_ids", at);
+      check(!prompt.empty() && !answer.empty(), ErrorCode::kCorrupt, "{}: {} ids of a prompt and {} of an answer", at,
+            prompt.size(), answer.size());
+      pair.tokens[side] = prompt, pair.counts[side].assign(prompt.size(), 0);
+      pair.tokens[side].insert(pair.tokens[side].end(), answer.begin(), answer.end());
+      pair.counts[side].resize(pair.tokens[side].size(), 1);
+      for (const int32_t id : pair.tokens[side]) check_token(id, model, at);
+    }
+  }
+  check(!pairs.empty(), ErrorCode::kCorrupt, "{}: it has no pairs", path);
+  return pairs;
+}
+
+PreferenceSettings read_preference(const nlohmann::json& json, const std::string& where) {
+  PreferenceSettings settings{.beta = json_get<double>(json, "beta", where)};
+  if (json.contains("loss")) settings.loss = json_get<std::string>(json, "loss", where);
+  if (json.contains("label_smoothing")) settings.label_smoothing = json_get<double>(json, "label_smoothing", where);
+  check(settings.loss == "sigmoid" || settings.loss == "ipo", ErrorCode::kUnsupported,
+        "{}: loss is {} (supported: sigmoid, ipo)", where, settings.loss);
+  check(settings.beta > 0 && settings.label_smoothing >= 0 && settings.label_smoothing < 0.5, ErrorCode::kCorrupt,
+        "{}: beta {} and label_smoothing {} (want above 0, and 0 or more below 0.5)", where, settings.beta,
+        settings.label_smoothing);
+  validate(settings);
+  return settings;
+}
+
+void compare_metric(TrainingReport& report, const std::string& name, double ours, double theirs) {
+  const double error = std::abs(ours - theirs) / std::max(1.0, std::abs(theirs));
+  if (error <= report.max_metric_error) return;
+  report.max_metric_error = std::isnan(error) ? INFINITY : error, report.worst_metric = name;
+}
+
+// The pairs' batch; their reference is the model without the adapter.
+FixedBatches read_preference_batch(const Replayed& replayed, const nlohmann::json& json, const std::string& path,
+                                   const ModelConfig& model, const StepperOptions& options, TrainingReport& report) {
+  std::vector<PreferencePair> pairs = read_pairs(replayed.folder, json, path, model);
+  FixedBatches fixed{.batches = {}, .sequences = std::ssize(pairs), .preference = read_preference(json, path)};
+  for (const PreferencePair& pair : pairs) fixed.length = std::max(fixed.length, pair.inputs());
+  const auto base = replayed.is_adapter ? open_weights(replayed.base) : nullptr;
+  const std::vector<PairLogps> logps = reference_logps(
+      base ? *base : *replayed.weights, fixed.sequences, fixed.length, fixed.sequences,
+      [&](int64_t i) { return pairs[static_cast<size_t>(i)]; }, options);
+  const auto expected = json.contains("reference_logps")
+                            ? json_get<std::vector<std::array<double, 2>>>(json, "reference_logps", path)
+                            : std::vector<std::array<double, 2>>();
+  check(expected.empty() || expected.size() == pairs.size(), ErrorCode::kCorrupt,
+        "{}: reference_logps of {} pairs, and there are {}", path, expected.size(), pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    pairs[i].reference = logps[i];
+    for (size_t side = 0; side < 2 && !expected.empty(); ++side)
+      compare_metric(report, "reference_logps", static_cast<double>(logps[i][side]), expected[i][side]);
+  }
+  fixed.batches = {pack_pairs(pairs, fixed.sequences, fixed.length, *fixed.preference)};
+  return fixed;
+}
+
 // AdamW on matrices alone, at a constant rate; clipping of the whole norm.
 OptimizerConfig read_optimizer(const nlohmann::json& json, const std::string& where) {
   OptimizerConfig o{
@@ -220,14 +295,21 @@ TrainingReport replay(const Replayed& replayed, ModelConfig model, const Compile
         report.expected_losses.size(), report.expected_grad_norms.size());
 
   const std::string objective = json.contains("objective") ? json_get<std::string>(json, "objective", path) : "";
-  check(objective.empty() || objective == "sft", ErrorCode::kUnsupported, "{}: objective is {} (supported: none, sft)",
-        path, objective);
-  const FixedBatches fixed = objective == "sft" ? read_examples(replayed.folder, json, path, model, replayed.adapter)
-                                                : read_batch(replayed.folder, model, replayed.adapter);
+  check(objective.empty() || objective == "sft" || objective == "dpo", ErrorCode::kUnsupported,
+        "{}: objective is {} (supported: none, sft, dpo)", path, objective);
   const OptimizerConfig optimizer = read_optimizer(json, path);
+  const StepperOptions stepping{.optimizer = optimizer, .compile = options, .interpret = interpret};
   model.dropout = 0;
-  Stepper stepper(LanguageModel(model, fixed.sequences, fixed.length, false, replayed.adapter),
-                  {.optimizer = optimizer, .compile = options, .interpret = interpret});
+  const FixedBatches fixed = objective == "dpo"   ? read_preference_batch(replayed, json, path, model, stepping, report)
+                             : objective == "sft" ? read_examples(replayed.folder, json, path, model, replayed.adapter)
+                                                  : read_batch(replayed.folder, model, replayed.adapter);
+  std::unique_ptr<LanguageModel> workload;
+  if (fixed.preference)
+    workload =
+        std::make_unique<PreferenceModel>(model, fixed.sequences, fixed.length, replayed.adapter, *fixed.preference);
+  else
+    workload = std::make_unique<LanguageModel>(model, fixed.sequences, fixed.length, false, replayed.adapter);
+  Stepper stepper(*workload, stepping);
   load_weights(*replayed.weights, stepper.executor());
   for (size_t i = 0; i < report.expected_losses.size(); ++i) {
     auto step = static_cast<int64_t>(i) + 1;
@@ -239,6 +321,13 @@ TrainingReport replay(const Replayed& replayed, ModelConfig model, const Compile
     report.max_loss_error = std::max(report.max_loss_error, relative_error(result.loss, report.expected_losses[i]));
     report.max_grad_norm_error =
         std::max(report.max_grad_norm_error, relative_error(result.grad_norm, report.expected_grad_norms[i]));
+    for (const auto& [name, output] : kPreferenceMetrics) {
+      if (!fixed.preference || !json.contains(name)) continue;
+      const auto expected = json_get<std::vector<double>>(json, name, path);
+      check(expected.size() == report.expected_losses.size(), ErrorCode::kCorrupt, "{}: {} {} and {} losses", path,
+            expected.size(), name, report.expected_losses.size());
+      compare_metric(report, name, result.sums.at(output) / static_cast<double>(result.targets), expected[i]);
+    }
   }
   return report;
 }

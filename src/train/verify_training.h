@@ -24,10 +24,13 @@ struct TrainingReport {
   bool has_gradients = false;
   double max_gradient_error = 0;  // largest over tensors of |ours - theirs| / |theirs| (2-norms)
   std::string worst_gradient;
+  // Of objective dpo: rewards, margins, accuracies and the reference's log-probabilities; relative above 1.
+  double max_metric_error = 0;
+  std::string worst_metric;
   bool eager_reference = false;  // as in VerifyReport (eval/verify.h)
   bool passed(const TrainingTolerance& tolerance) const {
     return max_loss_error <= tolerance.losses && max_grad_norm_error <= tolerance.gradients &&
-           max_gradient_error <= tolerance.gradients;
+           max_gradient_error <= tolerance.gradients && max_metric_error <= tolerance.losses;
   }
 };
 
@@ -36,7 +39,8 @@ std::string trained_model(const std::string& folder);
 
 // Of a model's folder, of one whose expected_training.json names a model by `base`, or of an adapter's, which is
 // trained on the frozen base (`base`: "" as the folder says). Batches are input_ids of expected.safetensors or, under
-// objective sft, `micro_batches` of `examples`. `interpret`: by the interpreter instead of the Target's executor.
+// objective sft, `micro_batches` of `examples`; under dpo `pairs`, whose reference is the model without the adapter.
+// `interpret`: by the interpreter instead of the Target's executor.
 TrainingReport verify_training(const std::string& folder, const CompileOptions& options, bool interpret = false,
                                const std::string& base = {});
 

@@ -33,6 +33,19 @@ TEST(VerifyTraining, AdaptersTrainAsInPeft) {
 
 TEST(VerifyTraining, ExamplesInUnequalMicroBatches) { expect_replayed("chat/sft_lora", false); }
 
+TEST(VerifyTraining, PairsOfAnswersAsInTheirScript) {
+  for (const std::string name : {"dpo_sigmoid", "dpo_ipo"}) {
+    const std::string folder = test_data_path("adapt/chat/" + name);
+    if (folder.empty()) GTEST_SKIP() << missing_test_data("adapt");
+    const TrainingReport report = verify_training(folder, kExact);
+    EXPECT_EQ(report.losses.size(), 6u) << name;
+    EXPECT_LE(report.max_loss_error, 1e-4) << name;
+    EXPECT_LE(report.max_grad_norm_error, 1e-4) << name;
+    EXPECT_FALSE(report.worst_metric.empty()) << name;
+    EXPECT_LE(report.max_metric_error, 1e-4) << name << " " << report.worst_metric;
+  }
+}
+
 TEST(VerifyTraining, AModelBesideItsExpectedTraining) {
   const std::string golden = test_data_path("hf_goldens/gpt2");
   if (golden.empty()) GTEST_SKIP() << missing_test_data("hf_goldens/gpt2");
@@ -50,8 +63,9 @@ TEST(VerifyTraining, AModelBesideItsExpectedTraining) {
   write_file(folder.file("run/expected_training.json"), training);
   EXPECT_GT(verify_training(folder.file("run"), kExact).max_loss_error, 1e-4) << "the rate is read";
   write_file(folder.file("run/expected_training.json"),
-             "{\"objective\": \"dpo\", \"losses\": [1], \"grad_norms\": [1], \"base\": \"../model\"}");
-  EXPECT_NE(error_of([&] { verify_training(folder.file("run"), kExact); }).find("objective is dpo"), std::string::npos);
+             "{\"objective\": \"grpo\", \"losses\": [1], \"grad_norms\": [1], \"base\": \"../model\"}");
+  EXPECT_NE(error_of([&] { verify_training(folder.file("run"), kExact); }).find("objective is grpo"),
+            std::string::npos);
 }
 
 }  // namespace

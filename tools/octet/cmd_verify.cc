@@ -56,6 +56,8 @@ void report_training(const std::string& folder, const std::string& base, const C
              report.max_grad_norm_error);
   if (report.has_gradients)
     fmt::print(", first-step gradients {:.3g} ({})", report.max_gradient_error, report.worst_gradient);
+  if (!report.worst_metric.empty())
+    fmt::print(", rewards and reference {:.3g} ({})", report.max_metric_error, report.worst_metric);
   fmt::print(" (tolerance of {}: losses {:.3g}, gradients {:.3g})\n", options.recipe.name, tolerance.losses,
              tolerance.gradients);
   print_reference(report.eager_reference);
@@ -139,6 +141,7 @@ void add_verify_command(CLI::App& app) {
   octet verify hf_goldens/bert                 hidden states, pooled vectors, logits: what it holds
   octet verify --training hf_goldens/gpt2      losses, gradient norms and gradients of expected_training.json
   octet verify --training model_goldens/bert_pretraining.safetensors    a file with inputs and weights of a run
+  octet verify --training dpo_sigmoid          pairs of answers: rewards, margins and the reference's too
   octet verify ADAPTER --base llama            a folder of PEFT, merged into a base other than the one it names)");
   command
       ->add_option("folder", options->folder, "Hugging Face folder, or an adapter of PEFT, with expected.safetensors")
