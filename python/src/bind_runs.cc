@@ -227,9 +227,9 @@ nb::object plan(nb::object config, const std::string& target_name, nb::kwargs va
       [json, read, target](const std::atomic<bool>&) {
         set_thread_count(static_cast<int>(read.threads));
         validate(read);
-        const LanguageModel workload(resolve_model(read, 0), read);
-        *json = read.pipeline > 1 ? to_json(plan_stages(workload, read, target))
-                                  : to_json(plan_training(workload, read, target));
+        const std::unique_ptr<TrainingWorkload> workload = workload_row(read).plan(read);
+        *json = read.pipeline > 1 ? to_json(plan_stages(*workload, read, target))
+                                  : to_json(plan_training(*workload, read, target));
       },
       /*patient=*/false);
   nb::object report = to_python(nlohmann::ordered_json::parse(*json));

@@ -53,8 +53,8 @@ void cut_pair(std::vector<int32_t>& first, std::vector<int32_t>& second, int64_t
   for (int i = 0; i < 2; ++i) parts[i]->erase(parts[i]->begin(), parts[i]->begin() + static_cast<ptrdiff_t>(front[i]));
 }
 
-BertExample joined(const std::vector<int32_t>& first, const std::vector<int32_t>& second, const BertTokens& tokens) {
-  BertExample e;
+BertSequence joined(const std::vector<int32_t>& first, const std::vector<int32_t>& second, const BertTokens& tokens) {
+  BertSequence e;
   e.ids.reserve(first.size() + second.size() + kSpecials);
   e.ids.push_back(tokens.cls);
   e.ids.insert(e.ids.end(), first.begin(), first.end());
@@ -153,34 +153,34 @@ std::vector<BertDocuments> read_documents(const Tokenizer& tokenizer, const Bert
 }
 
 // The examples of all documents and their duplicates, in order.
-BertSet make_examples(const BertDocuments& documents, const BertDataOptions& options, const BertMasking& masking) {
+BertExamples make_examples(const BertDocuments& documents, const BertDataOptions& options, const BertMasking& masking) {
   constexpr int64_t kTogether = 4096;  // documents whose examples are made before they are joined
-  BertSet set;
+  BertExamples set;
   const int64_t count = documents.size() * options.duplicates;
   for (int64_t begin = 0; begin < count; begin += kTogether) {
-    std::vector<std::vector<BertExample>> made(static_cast<size_t>(std::min(kTogether, count - begin)));
+    std::vector<std::vector<BertSequence>> made(static_cast<size_t>(std::min(kTogether, count - begin)));
     parallel_for(std::ssize(made), 1, [&](int64_t from, int64_t to) {
       for (int64_t i = from; i < to; ++i)
         made[static_cast<size_t>(i)] = document_examples(documents, (begin + i) % documents.size(),
                                                          (begin + i) / documents.size(), options, masking);
     });
     for (const auto& examples : made)
-      for (const BertExample& example : examples) set.add(example);
+      for (const BertSequence& example : examples) set.add(example);
   }
   return set;
 }
 
-// The examples in rows, the rows in random order.
-BertSet in_rows(const BertSet& set, const BertDataOptions& options) {
+// The examples in the order of rows that hold several, the rows in random order; the number of rows.
+int64_t write_rows(const std::string& prefix, const BertSetInfo& info, const BertExamples& set,
+                   const BertDataOptions& options) {
   std::vector<std::vector<int64_t>> rows = pack_lengths(set.lengths(), options.row, options.most_in_row);
   Philox random(options.seed, ~uint64_t{0});
   for (size_t i = rows.size(); i > 1; --i) std::swap(rows[i - 1], rows[random.below(i)]);
-  BertSet packed;
-  for (const auto& row : rows) {
-    for (const int64_t index : row) packed.add(set.example(index));
-    packed.row_starts.push_back(packed.size());
-  }
-  return packed;
+  BertSetWriter writer(prefix, info);
+  for (const auto& row : rows)
+    for (const int64_t index : row) writer.add(set.example(index));
+  writer.commit();
+  return std::ssize(rows);
 }
 
 void check_options(const BertDataOptions& o) {
@@ -227,8 +227,8 @@ std::vector<std::string_view> split_sentences(std::string_view text) {
   return sentences;
 }
 
-std::vector<BertExample> document_examples(const BertDocuments& documents, int64_t document, int64_t copy,
-                                           const BertDataOptions& options, const BertMasking& masking) {
+std::vector<BertSequence> document_examples(const BertDocuments& documents, int64_t document, int64_t copy,
+                                            const BertDataOptions& options, const BertMasking& masking) {
   const int64_t count = documents.size(), most = options.length - kSpecials;
   const auto index = static_cast<uint64_t>(copy * count + document);
   Philox random(options.seed, 2 * index);
@@ -244,7 +244,7 @@ std::vector<BertExample> document_examples(const BertDocuments& documents, int64
   const auto between = [&](int64_t from, int64_t to) {  // of sentences
     return documents.sentences[static_cast<size_t>(to)] - documents.sentences[static_cast<size_t>(from)];
   };
-  std::vector<BertExample> examples;
+  std::vector<BertSequence> examples;
   const int64_t end = documents.documents[static_cast<size_t>(document) + 1];
   int64_t wanted = target();
   for (int64_t begin = documents.documents[static_cast<size_t>(document)]; begin < end;) {
@@ -269,8 +269,8 @@ std::vector<BertExample> document_examples(const BertDocuments& documents, int64
       begin = stop;
     }
     cut_pair(first, second, most, random);
-    BertExample& example = examples.emplace_back(joined(first, second, masking.tokens));
-    example.next = other ? 1 : 0;
+    BertSequence& example = examples.emplace_back(joined(first, second, masking.tokens));
+    example.is_next = !other;
     mask_example(example, masking, mix64(options.seed + 1) ^ mix64(2 * index + 1), examples.size());
     wanted = target();
   }
@@ -291,13 +291,13 @@ BertDataResult prepare_bert_data(const Tokenizer& tokenizer, const BertDataOptio
         "{} of {} inputs are TFRecords: prepare them and the texts apart", tfrecords, options.inputs.size());
   check(tfrecords == 0 || options.split.empty(), ErrorCode::kInvalidArgument,
         "--split deals documents: TFRecords hold examples; name the files of each split in a command of its own");
-  std::vector<BertSet> sets;
+  std::vector<BertExamples> sets;
   std::vector<int64_t> counts;
   auto start = std::chrono::steady_clock::now();
   if (tfrecords > 0) {
-    BertSet& set = sets.emplace_back();
+    BertExamples& set = sets.emplace_back();
     for (const std::string& path : options.inputs)
-      each_bert_record(path, masking.vocab_size, [&](const BertExample& example) {
+      each_bert_record(path, masking.vocab_size, [&](const BertSequence& example) {
         check(std::ssize(example.ids) <= options.length, ErrorCode::kInvalidArgument,
               "{}: an example of {} tokens, more than {}: set --length", path, example.ids.size(), options.length);
         set.add(example);
@@ -319,18 +319,17 @@ BertDataResult prepare_bert_data(const Tokenizer& tokenizer, const BertDataOptio
     result.example_seconds = seconds_since(start);
   }
   start = std::chrono::steady_clock::now();
+  const BertSetInfo info{.vocab_size = masking.vocab_size, .tokenizer_path = options.output + "_tokenizer"};
   for (size_t i = 0; i < sets.size(); ++i) {
     check(sets[i].size() > 0, ErrorCode::kInvalidArgument, "there is no example");
-    BertSet packed = in_rows(sets[i], options);
-    packed.length = options.length, packed.vocab_size = masking.vocab_size, packed.tokenizer = tokenizer.fingerprint();
     BertSplit& split = result.splits.emplace_back();
     split.name = sets.size() > 1 ? kSplits[i] : "";
     split.prefix = sets.size() > 1 ? fmt::format("{}_{}", options.output, split.name) : options.output;
     make_folders(parent_folder(split.prefix));
-    write_bert_set(split.prefix, packed);
-    split.documents = counts[i], split.examples = packed.size(), split.tokens = std::ssize(packed.ids);
-    split.masked = std::ssize(packed.masked_labels), split.rows = packed.rows();
-    split.random_next = std::ranges::count(packed.next, 1);
+    split.rows = write_rows(split.prefix, info, sets[i], options);
+    split.documents = counts[i], split.examples = sets[i].size(), split.tokens = std::ssize(sets[i].ids);
+    split.masked = std::ssize(sets[i].masked_labels);
+    split.random_next = std::count(sets[i].is_next.begin(), sets[i].is_next.end(), false);
     split.filled = static_cast<double>(split.tokens) / static_cast<double>(split.rows * options.row);
   }
   tokenizer.save(options.output + "_tokenizer");

@@ -47,8 +47,9 @@ struct BertDataResult {
   int threads = 1;
 };
 
-// Writes PREFIX.bert.safetensors (or PREFIX_train.., PREFIX_val.., PREFIX_test..) and PREFIX_tokenizer/. Throws
-// kInvalidArgument for a vocabulary without [CLS], [SEP] or [MASK], and for fewer than two documents in a split.
+// Writes PREFIX.bin, .idx and .json (io/bert_set.h) (or PREFIX_train.., PREFIX_val.., PREFIX_test..) and
+// PREFIX_tokenizer/. Throws kInvalidArgument for a vocabulary without [CLS], [SEP] or [MASK], and for fewer than two
+// documents in a split.
 BertDataResult prepare_bert_data(const Tokenizer& tokenizer, const BertDataOptions& options);
 
 // The sentences of a text, trimmed: lines, parted behind . ! ? and closing quotes or brackets where a space and no
@@ -67,7 +68,7 @@ struct BertDocuments {
 };
 
 // The examples of one document, masked; `copy` counts its duplicates.
-std::vector<BertExample> document_examples(const BertDocuments& documents, int64_t document, int64_t copy,
-                                           const BertDataOptions& options, const BertMasking& masking);
+std::vector<BertSequence> document_examples(const BertDocuments& documents, int64_t document, int64_t copy,
+                                            const BertDataOptions& options, const BertMasking& masking);
 
 }  // namespace octet

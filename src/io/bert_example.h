@@ -1,4 +1,4 @@
-// Examples of BERT pretraining: their masks, a set of them in memory and on disk, and rows that hold several.
+// Examples of BERT pretraining: their masks, many of them in memory, and rows that hold several.
 //
 // An example is a function of seed and index, whoever asks for it: masks may be drawn once, when a set is prepared, or
 // anew whenever an example is trained on.
@@ -9,16 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "io/bert_set.h"
 #include "io/tokenizer.h"
 
 namespace octet {
-
-// [CLS] first [SEP] second [SEP]
-struct BertExample {
-  std::vector<int32_t> ids, types;                       // types: 0 up to the first [SEP], then 1
-  std::vector<int32_t> masked_positions, masked_labels;  // ascending; the ids that stood there
-  int32_t next = 0;  // 0: the second part follows the first; 1: it is from another document
-};
 
 struct BertTokens {
   int32_t cls = -1, sep = -1, mask = -1;
@@ -35,7 +29,7 @@ struct BertMasking {
 
 // Masks anew, from the original tokens on: of the chosen positions, never [CLS] or [SEP], 80 % become [MASK], 10 % a
 // random token, 10 % stay.
-void mask_example(BertExample& example, const BertMasking& masking, uint64_t seed, uint64_t index);
+void mask_example(BertSequence& example, const BertMasking& masking, uint64_t seed, uint64_t index);
 
 // Lengths into rows of `row` tokens, at most `most` in one: the longest first, filled with the one or two (for `most`
 // of 3) that leave the least, of those the ones nearest to each other. Returns the indices of each row; every length
@@ -43,23 +37,16 @@ void mask_example(BertExample& example, const BertMasking& masking, uint64_t see
 std::vector<std::vector<int64_t>> pack_lengths(std::span<const int32_t> lengths, int64_t row, int64_t most);
 
 // Many examples, one behind the other.
-struct BertSet {
+struct BertExamples {
   std::vector<int32_t> ids, firsts;  // firsts: tokens of type 0 of an example
   std::vector<int64_t> starts = {0}, masked_starts = {0};
-  std::vector<int32_t> masked_positions, masked_labels, next;
-  std::vector<int64_t> row_starts = {0};  // of a packed set: examples of a row; else {0}
-  int64_t length = 0, vocab_size = 0;     // of the longest example that the set may hold; of the vocabulary
-  std::string tokenizer;                  // its fingerprint
+  std::vector<int32_t> masked_positions, masked_labels;
+  std::vector<bool> is_next;
 
-  int64_t size() const { return static_cast<int64_t>(next.size()); }
-  int64_t rows() const { return static_cast<int64_t>(row_starts.size()) - 1; }
-  void add(const BertExample& example);
-  BertExample example(int64_t index) const;
+  int64_t size() const { return static_cast<int64_t>(is_next.size()); }
+  void add(const BertSequence& example);
+  BertSequence example(int64_t index) const;
   std::vector<int32_t> lengths() const;
 };
-
-// PREFIX.bert.safetensors, replaced whole. Reading throws kCorrupt for what does not fit together.
-void write_bert_set(const std::string& prefix, const BertSet& set);
-BertSet read_bert_set(const std::string& prefix);
 
 }  // namespace octet

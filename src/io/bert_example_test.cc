@@ -19,8 +19,8 @@ namespace {
 
 const BertMasking kMasking = {.tokens = {.cls = 1, .sep = 2, .mask = 3}, .vocab_size = 1000};
 
-BertExample example_of(int32_t first, int32_t second) {
-  BertExample e;
+BertSequence example_of(int32_t first, int32_t second) {
+  BertSequence e;
   e.ids = {1};
   for (int32_t i = 0; i < first; ++i) e.ids.push_back(10 + i % 900);
   e.ids.push_back(2);
@@ -32,43 +32,42 @@ BertExample example_of(int32_t first, int32_t second) {
 }
 
 TEST(BertMask, IsAFunctionOfSeedAndIndexWhateverWasMaskedBefore) {
-  const BertExample original = example_of(200, 100);
-  BertExample a = original, b = original;
+  const BertSequence original = example_of(200, 100);
+  BertSequence a = original, b = original;
   mask_example(a, kMasking, 5, 17);
   mask_example(b, kMasking, 5, 18);
-  EXPECT_NE(a.masked_positions, b.masked_positions);
+  EXPECT_NE(a.positions, b.positions);
   mask_example(b, kMasking, 5, 17);
   EXPECT_EQ(a.ids, b.ids);
-  EXPECT_EQ(a.masked_positions, b.masked_positions);
-  EXPECT_EQ(a.masked_labels, b.masked_labels);
-  for (size_t i = 0; i < b.masked_positions.size(); ++i)
-    b.ids[static_cast<size_t>(b.masked_positions[i])] = b.masked_labels[i];
+  EXPECT_EQ(a.positions, b.positions);
+  EXPECT_EQ(a.labels, b.labels);
+  for (size_t i = 0; i < b.positions.size(); ++i) b.ids[static_cast<size_t>(b.positions[i])] = b.labels[i];
   EXPECT_EQ(b.ids, original.ids);
 }
 
 TEST(BertMask, ChoosesItsShareOfTheTokensAndEightOfTenBecomeMask) {
   int64_t chosen = 0, masked = 0, kept = 0;
   for (uint64_t index = 0; index < 2000; ++index) {
-    BertExample e = example_of(120, 77);
+    BertSequence e = example_of(120, 77);
     mask_example(e, kMasking, 1, index);
-    EXPECT_EQ(e.masked_positions.size(), 30u);  // 15 % of 200
-    EXPECT_TRUE(std::ranges::is_sorted(e.masked_positions));
-    for (size_t i = 0; i < e.masked_positions.size(); ++i) {
-      const int32_t id = e.ids[static_cast<size_t>(e.masked_positions[i])], label = e.masked_labels[i];
+    EXPECT_EQ(e.positions.size(), 30u);  // 15 % of 200
+    EXPECT_TRUE(std::ranges::is_sorted(e.positions));
+    for (size_t i = 0; i < e.positions.size(); ++i) {
+      const int32_t id = e.ids[static_cast<size_t>(e.positions[i])], label = e.labels[i];
       EXPECT_TRUE(label != 1 && label != 2 && id != 1 && id != 2);
       ++chosen, masked += id == 3 ? 1 : 0, kept += id == label ? 1 : 0;
     }
   }
   EXPECT_NEAR(static_cast<double>(masked) / static_cast<double>(chosen), 0.8, 0.01);  // 5 standard deviations
   EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(chosen), 0.1, 0.008);
-  BertExample most = example_of(300, 209), one = example_of(1, 0), all = example_of(5, 3);
+  BertSequence most = example_of(300, 209), one = example_of(1, 0), all = example_of(5, 3);
   mask_example(most, kMasking, 1, 0), mask_example(one, kMasking, 1, 0);
-  EXPECT_EQ(most.masked_positions.size(), 76u) << "of 512 tokens";
-  EXPECT_EQ(one.masked_positions, std::vector<int32_t>{1});
+  EXPECT_EQ(most.positions.size(), 76u) << "of 512 tokens";
+  EXPECT_EQ(one.positions, std::vector<int32_t>{1});
   BertMasking every = kMasking;
   every.share = 1;
   mask_example(all, every, 1, 0);
-  EXPECT_EQ(all.masked_positions, (std::vector<int32_t>{1, 2, 3, 4, 5, 7, 8, 9}));
+  EXPECT_EQ(all.positions, (std::vector<int32_t>{1, 2, 3, 4, 5, 7, 8, 9}));
 }
 
 // Every index once, no row too long or with too many; the filled share.
@@ -112,53 +111,6 @@ TEST(BertPacking, FillsTheVectorsRowsTo98Percent) {
   if (path.empty()) GTEST_SKIP() << missing_test_data("mlperf_vectors/bert");
   const auto lengths = parse_json(read_file(path), path).at("lengths").get<std::vector<int32_t>>();
   EXPECT_GE(filled(lengths, 512, 3), 0.98);
-}
-
-TEST(BertSet, IsReadAsItWasWrittenAndNotWhenItIsDamaged) {
-  TempFolder folder;
-  BertSet set;
-  set.length = 64, set.vocab_size = 1000, set.tokenizer = "wordpiece-1000-0";
-  std::vector<BertExample> examples;
-  for (uint64_t i = 0; i < 5; ++i) {
-    BertExample& e = examples.emplace_back(example_of(3 + static_cast<int32_t>(i), 9));
-    mask_example(e, kMasking, 1, i);
-    e.next = static_cast<int32_t>(i % 2);
-    set.add(e);
-  }
-  set.row_starts = {0, 3, 5};
-  const std::string prefix = folder.file("set");
-  write_bert_set(prefix, set);
-  const BertSet read = read_bert_set(prefix);
-  EXPECT_EQ(read.length, 64);
-  EXPECT_EQ(read.tokenizer, set.tokenizer);
-  EXPECT_EQ(read.row_starts, set.row_starts);
-  ASSERT_EQ(read.size(), 5);
-  for (int64_t i = 0; i < 5; ++i) {
-    const BertExample e = read.example(i), &wanted = examples[static_cast<size_t>(i)];
-    EXPECT_EQ(e.ids, wanted.ids);
-    EXPECT_EQ(e.types, wanted.types);
-    EXPECT_EQ(e.masked_positions, wanted.masked_positions);
-    EXPECT_EQ(e.masked_labels, wanted.masked_labels);
-    EXPECT_EQ(e.next, wanted.next);
-  }
-  const auto refused = [&](const auto& damage) {
-    BertSet other = set;
-    damage(other);
-    write_bert_set(folder.file("other"), other);
-    return error_of([&] { read_bert_set(folder.file("other")); });
-  };
-  const auto holds = [](const std::string& text, const char* part) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  };
-  holds(refused([](BertSet& s) { s.ids[2] = 1000; }), "an id is outside the vocabulary");
-  holds(refused([](BertSet& s) { s.masked_positions[0] = 99; }), "a masked position is outside its example");
-  holds(refused([](BertSet& s) { s.starts[1] = 0; }), "an example is empty or too long");
-  holds(refused([](BertSet& s) { s.starts.back() += 1; }), "its examples do not fit its tokens");
-  holds(refused([](BertSet& s) { s.next.pop_back(); }), "of different numbers of examples");
-  holds(refused([](BertSet& s) { s.row_starts.back() = 4; }), "its rows do not fit its examples");
-  const std::string path = prefix + ".bert.safetensors";
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 8);
-  EXPECT_NE(error_of([&] { read_bert_set(prefix); }), "(no error)");
 }
 
 }  // namespace

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
-#include <set>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "io/bert_example.h"
 
 namespace octet {
 namespace {
@@ -122,38 +121,21 @@ BertRows pack_rows(std::span<const BertSet::Sizes> sizes, const RowLimits& limit
           "{}: sequence {} has {} masked tokens, a row at most {}: raise data.predictions", where, i,
           sizes[i].predictions, limits.predictions);
   }
-  std::vector<int64_t> longest_first(sizes.size());
-  std::iota(longest_first.begin(), longest_first.end(), 0);
-  std::ranges::stable_sort(longest_first, [&](int64_t a, int64_t b) {
-    return sizes[static_cast<size_t>(a)].tokens > sizes[static_cast<size_t>(b)].tokens;
-  });
-  struct Row {
-    std::vector<int64_t> members;
-    int64_t predictions = 0;
-  };
-  std::vector<Row> rows;
-  std::set<std::pair<int64_t, size_t>> open;  // tokens that are left, row
-  for (const int64_t i : longest_first) {
-    const auto [tokens, predictions] = sizes[static_cast<size_t>(i)];
-    auto best = open.lower_bound({tokens, 0});
-    while (best != open.end() && rows[best->second].predictions + predictions > limits.predictions) ++best;
-    int64_t left = limits.tokens;
-    size_t row = rows.size();
-    if (best != open.end()) {
-      std::tie(left, row) = *best;
-      open.erase(best);
-    } else {
-      rows.emplace_back();
-    }
-    rows[row].members.push_back(i);
-    rows[row].predictions += predictions;
-    left -= tokens;
-    if (std::ssize(rows[row].members) < limits.sequences && left >= 2) open.emplace(left, row);
-  }
+  std::vector<int32_t> lengths;
+  for (const BertSet::Sizes& size : sizes) lengths.push_back(static_cast<int32_t>(size.tokens));
   BertRows packed;
-  for (Row& row : rows) {
-    std::ranges::sort(row.members);
-    packed.order.insert(packed.order.end(), row.members.begin(), row.members.end());
+  for (std::vector<int64_t>& members : pack_lengths(lengths, limits.tokens, limits.sequences)) {
+    std::ranges::sort(members);
+    int64_t predictions = 0;
+    for (const int64_t i : members) {
+      const int64_t own = sizes[static_cast<size_t>(i)].predictions;
+      if (predictions > 0 && predictions + own > limits.predictions) {  // the rest is a row of its own
+        packed.begins.push_back(std::ssize(packed.order));
+        predictions = 0;
+      }
+      packed.order.push_back(i);
+      predictions += own;
+    }
     packed.begins.push_back(std::ssize(packed.order));
   }
   return packed;

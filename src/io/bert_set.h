@@ -64,8 +64,8 @@ class BertSet {
   std::shared_ptr<const TokenDataset> documents_;
 };
 
-// Sequences dealt to rows, the longest first, each into the row that it leaves the least room in: row r has
-// order[begins[r]] to order[begins[r + 1] - 1], in the order of the set. A function of the sizes alone.
+// Sequences dealt to rows by pack_lengths() (bert_example.h): row r has order[begins[r]] to order[begins[r + 1] - 1],
+// in the order of the set. A function of the sizes alone.
 struct BertRows {
   std::vector<int64_t> order, begins = {0};
   int64_t size() const { return std::ssize(begins) - 1; }

@@ -121,7 +121,7 @@ void each_tfrecord(std::span<const std::byte> file, const std::string& where,
   }
 }
 
-BertExample parse_bert_record(std::string_view record, int64_t vocab_size, const std::string& where) {
+BertSequence parse_bert_record(std::string_view record, int64_t vocab_size, const std::string& where) {
   std::array<std::optional<Feature>, kFeatures.size()> features;
   for (Message example(record, where); example.next();) {
     if (example.field != 1) continue;
@@ -156,7 +156,7 @@ BertExample parse_bert_record(std::string_view record, int64_t vocab_size, const
           kFeatures[name], at, id, vocab_size);
     return static_cast<int32_t>(id);
   };
-  BertExample e{.next = static_cast<int32_t>(next)};
+  BertSequence e{.is_next = next == 0};
   for (size_t i = 0; i < ids.size() && mask[i] != 0; ++i) {
     check((types[i] == 0 || types[i] == 1) && (i == 0 || types[i] >= types[i - 1]), ErrorCode::kCorrupt,
           "{}: segment_ids[{}] is {} (want 0s, then 1s)", where, i, types[i]);
@@ -165,18 +165,18 @@ BertExample parse_bert_record(std::string_view record, int64_t vocab_size, const
   check(!e.ids.empty(), ErrorCode::kCorrupt, "{}: it has no tokens: input_mask is 0", where);
   for (size_t i = 0; i < positions.size(); ++i) {
     if (features[kWeights]->floats[i] == 0) continue;
-    const int64_t before = e.masked_positions.empty() ? -1 : e.masked_positions.back();
+    const int64_t before = e.positions.empty() ? -1 : e.positions.back();
     check(positions[i] > before && positions[i] < std::ssize(e.ids), ErrorCode::kCorrupt,
           "{}: masked_lm_positions[{}] is {} (want more than {}, less than {} tokens)", where, i, positions[i], before,
           e.ids.size());
-    e.masked_positions.push_back(static_cast<int32_t>(positions[i]));
-    e.masked_labels.push_back(known(labels[i], kLabels, i));
+    e.positions.push_back(static_cast<int32_t>(positions[i]));
+    e.labels.push_back(known(labels[i], kLabels, i));
   }
   return e;
 }
 
 void each_bert_record(const std::string& path, int64_t vocab_size,
-                      const std::function<void(const BertExample&)>& body) {
+                      const std::function<void(const BertSequence&)>& body) {
   const MappedFile file(path);
   each_tfrecord(file.bytes(), path, [&](std::string_view record, int64_t number) {
     body(parse_bert_record(record, vocab_size, fmt::format("{}: record {}", path, number)));

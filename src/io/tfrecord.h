@@ -23,9 +23,10 @@ void each_tfrecord(std::span<const std::byte> file, const std::string& where,
 // The example in a record of input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights
 // and next_sentence_labels, without its padding. Throws kCorrupt naming what is missing, of another type or length,
 // outside the vocabulary or outside the example.
-BertExample parse_bert_record(std::string_view record, int64_t vocab_size, const std::string& where);
+BertSequence parse_bert_record(std::string_view record, int64_t vocab_size, const std::string& where);
 
 // The examples of a file.
-void each_bert_record(const std::string& path, int64_t vocab_size, const std::function<void(const BertExample&)>& body);
+void each_bert_record(const std::string& path, int64_t vocab_size,
+                      const std::function<void(const BertSequence&)>& body);
 
 }  // namespace octet

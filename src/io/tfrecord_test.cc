@@ -68,12 +68,12 @@ std::string parse_error(const Fields& fields) {
 }
 
 TEST(TfRecord, AnExampleLosesItsPadding) {
-  const BertExample e = parse_bert_record(Fields().record(), 100, "test");
+  const BertSequence e = parse_bert_record(Fields().record(), 100, "test");
   EXPECT_EQ(e.ids, (std::vector<int32_t>{1, 11, 12, 2, 13, 2}));
   EXPECT_EQ(e.types, (std::vector<int32_t>{0, 0, 0, 0, 1, 1}));
-  EXPECT_EQ(e.masked_positions, (std::vector<int32_t>{1, 4}));
-  EXPECT_EQ(e.masked_labels, (std::vector<int32_t>{21, 22}));
-  EXPECT_EQ(e.next, 1);
+  EXPECT_EQ(e.positions, (std::vector<int32_t>{1, 4}));
+  EXPECT_EQ(e.labels, (std::vector<int32_t>{21, 22}));
+  EXPECT_FALSE(e.is_next);
 }
 
 TEST(TfRecord, WhatDoesNotFitIsNamed) {
@@ -123,10 +123,10 @@ TEST(TfRecord, TheReferencesVectors) {
   const nlohmann::json expected = parse_json(read_file(folder + "/expected.json"), "expected.json");
   const int64_t vocabulary = expected.at("vocab_size");
   size_t count = 0;
-  each_bert_record(folder + "/good.tfrecord", vocabulary, [&](const BertExample& e) {
+  each_bert_record(folder + "/good.tfrecord", vocabulary, [&](const BertSequence& e) {
     const nlohmann::json& wanted = expected.at("records").at(count++);
     const auto list = [&](const char* key) { return wanted.at(key).get<std::vector<int32_t>>(); };
-    auto ids = e.ids, types = e.types, positions = e.masked_positions, labels = e.masked_labels;
+    auto ids = e.ids, types = e.types, positions = e.positions, labels = e.labels;
     const auto length = static_cast<size_t>(std::ranges::count(list("input_mask"), 1));
     const auto masked =
         static_cast<size_t>(std::ranges::count(wanted.at("masked_lm_weights").get<std::vector<float>>(), 1.0F));
@@ -138,7 +138,7 @@ TEST(TfRecord, TheReferencesVectors) {
     EXPECT_EQ(types, list("segment_ids"));
     EXPECT_EQ(positions, list("masked_lm_positions"));
     EXPECT_EQ(labels, list("masked_lm_ids"));
-    EXPECT_EQ(e.next, list("next_sentence_labels")[0]);
+    EXPECT_EQ(e.is_next, list("next_sentence_labels")[0] == 0);
   });
   EXPECT_EQ(count, expected.at("records").size());
   for (const auto& [file, part] : {std::pair{"crc", "checksum is wrong"},
@@ -146,7 +146,7 @@ TEST(TfRecord, TheReferencesVectors) {
                                    {"missing", "it has no "},
                                    {"outside", "the vocabulary has 200 tokens"}}) {
     const std::string text = error_of([&, name = file] {
-      each_bert_record(fmt::format("{}/{}.tfrecord", folder, name), vocabulary, [](const BertExample&) {});
+      each_bert_record(fmt::format("{}/{}.tfrecord", folder, name), vocabulary, [](const BertSequence&) {});
     });
     EXPECT_NE(text.find(part), std::string::npos) << file << ": " << text;
   }

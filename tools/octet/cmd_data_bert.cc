@@ -47,7 +47,7 @@ void print(const BertArguments& arguments, const BertDataResult& result) {
       return 100 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
     };
     fmt::print(
-        "{}.bert.safetensors: {} examples of {:.1f} tokens{}, {:.1f} % masked, {:.1f} % with a random second part\n",
+        "{}.bin: {} examples of {:.1f} tokens{}, {:.1f} % masked, {:.1f} % with a random second part\n",
         split.prefix, split.examples, static_cast<double>(split.tokens) / static_cast<double>(split.examples),
         split.documents > 0 ? fmt::format(" from {} documents", split.documents) : "", of(split.masked, split.tokens),
         of(split.random_next, split.examples));
@@ -86,7 +86,7 @@ void add_data_bert_command(CLI::App& data) {
       ->required();
   command->add_option("--tokenizer", o.tokenizer_path, "vocabulary folder or file with [CLS], [SEP] and [MASK]")
       ->required();
-  command->add_option("--out", o.output, "PREFIX of PREFIX.bert.safetensors and PREFIX_tokenizer/")->required();
+  command->add_option("--out", o.output, "PREFIX of PREFIX.bin, .idx, .json and PREFIX_tokenizer/")->required();
   command->add_option("--split", o.split, "fractions for PREFIX_train, PREFIX_val [, PREFIX_test]: 0.99,0.01")
       ->delimiter(',')
       ->allow_extra_args(false);
