@@ -27,10 +27,10 @@ enum class SchedulingPolicy : uint8_t {
   kMaxUtilization,  // admitted when its prompt fits; when the cache is full the youngest is preempted and recomputed
 };
 
-inline constexpr int64_t kMaxDraftTokens = 15;  // of a text in a step
+inline constexpr int64_t kMaxDraftTokens = 15;  // of a sequence in a step
 inline constexpr int64_t kMaxBeams = 10;
 
-// When a beam search ends that has found as many texts as it has beams (docs/serving.md).
+// When a beam search ends that has found as many sequences as it has beams (docs/serving.md).
 enum class EarlyStopping : uint8_t {
   kNo,     // when the best beam, at its present length, is no better than the worst of them
   kYes,    // at once
@@ -82,10 +82,10 @@ struct EngineOptions {
   int64_t max_waiting_tokens = 100'000'000;  // prompt tokens of queued requests; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
-  // Speculation: "ngram" guesses tokens from what the text has said before; the path of a smaller model of the same
-  // vocabulary (with random_weights its name) has that model guess. Empty: none. Texts are what they are without.
+  // Speculation: "ngram" guesses tokens from what the sequence has said before; the path of a smaller model of the same
+  // vocabulary (with random_weights its name) has that model guess. Empty: none. Sequences are what they are without.
   std::string draft = {};
-  int64_t draft_tokens = 5;      // the most guessed for a text in a step, at most kMaxDraftTokens
+  int64_t draft_tokens = 5;      // the most guessed for a sequence in a step, at most kMaxDraftTokens
   bool draft_adaptive = true;    // fewer or none where acceptance and the steps' times, as measured, say so
   double draft_memory = 0.1;     // share of the free memory for a draft model, weights and cache
   double accept_simulated = -1;  // for benchmarks: 0 to 1 accepts each guess by this chance: no text of the model's
@@ -105,16 +105,17 @@ struct GenerationRequest {
   SamplingOptions sampling = {};
   int64_t max_tokens = 256;  // 0: nothing is sampled
   int64_t min_tokens = 0;    // end tokens and stop ids are forbidden before this many, stop strings end no text in them
-  int64_t n = 1;             // sequences sampled from the prompt, or the best texts of a beam search
-  // Beam search of this width, at most kMaxBeams; 0: sampling. The texts come at its end, best first. Takes stop_ids,
-  // min_tokens, logit_bias and masks, no stop strings and no other sampling options; it has no drafts.
+  int64_t n = 1;             // sequences sampled from the prompt, or the best sequences of a beam search
+  // Beam search of this width, at most kMaxBeams; 0: sampling. The sequences come at its end, best first. Takes
+  // stop_ids, min_tokens, logit_bias and masks, no stop strings and no other sampling options; it has no drafts.
   int64_t beams = 0;
-  double length_penalty = 1;  // of beams: a text's score is the sum of its log-probabilities / length^length_penalty
+  double length_penalty =
+      1;  // of beams: a sequence's score is the sum of its log-probabilities / length^length_penalty
   EarlyStopping early_stopping = EarlyStopping::kNo;
   int64_t logprobs = -1;  // -1: none; k: of the sampled token and the k most likely (at most 20)
   // As logprobs, of the prompt's tokens from prompt_logprobs_from on (the first has none); for n = 1. Tokens in front
   // of these come from the prefix cache where it has them; these are computed in chunks of as many tokens as a step has
-  // rows to sample (max_sequences, less the texts that decode). With max_tokens 0 the last token is scored and not
+  // rows to sample (max_sequences, less the sequences that decode). With max_tokens 0 the last token is scored and not
   // computed, so the prompt may have one token more than the context.
   int64_t prompt_logprobs = -1;
   int64_t prompt_logprobs_from = 1;
@@ -138,12 +139,12 @@ struct GenerationRequest {
   std::string cache_salt = {};            // prefix blocks are shared only between requests of equal salt
   // Called before each token is sampled, while the device computes: clears the bits of forbidden tokens (bit v mod 32
   // of word v / 32). Empty: all tokens are allowed. With speculation `generated` may end in tokens that are guessed:
-  // the next call need not go on with them. Callbacks of different texts, also of one request's, run at the same time,
-  // on the engine's threads; those of one text one after another. Of a beam search `sample` is a beam, 0 .. beams-1,
-  // whose tokens may be those of any beam before and one more.
+  // the next call need not go on with them. Callbacks of different sequences, also of one request's, run at the same
+  // time, on the engine's threads; those of one sequence one after another. Of a beam search `sample` is a beam, 0 ..
+  // beams-1, whose tokens may be those of any beam before and one more.
   std::function<void(int64_t sample, std::span<const int32_t> generated, std::span<uint32_t> allowed)> mask = {};
   // How many of `drafts` the mask allows to follow `generated`, one behind another. Empty: not known, the mask is
-  // asked. Called from the engine's thread, and not while the text's mask is made.
+  // asked. Called from the engine's thread, and not while the sequence's mask is made.
   std::function<int64_t(int64_t sample, std::span<const int32_t> generated, std::span<const int32_t> drafts)> fits = {};
   // Called when the stream has news, and not again until the reader has taken all of it: until try_next() or next() has
   // returned false. From the engine's thread, or inside of submit(); no lock is held. It returns at once and does not
@@ -154,7 +155,7 @@ struct GenerationRequest {
 enum class FinishReason : uint8_t { kNone, kLength, kStop, kContext, kCancelled, kTimeout, kError };
 const char* finish_reason_name(FinishReason reason);
 
-// Why a text ended with an error, from which the status of a response follows.
+// Why a sequence ended with an error, from which the status of a response follows.
 enum class ErrorKind : uint8_t {
   kNone,
   kInvalid,    // the request cannot be served as it is
@@ -182,9 +183,9 @@ struct GenerationEvent {
   std::vector<TokenLogprob> prompt_logprobs = {};          // of the prompt's next tokens, if requested
   std::vector<std::vector<TokenLogprob>> prompt_top = {};  // of these, most likely first
   std::vector<float> values = {};                          // of a request that encodes
-  double score = 0;                                        // of a text of a beam search, at its end
+  double score = 0;                                        // of a sequence of a beam search, at its end
   FinishReason finished = FinishReason::kNone;
-  std::string stop = {};  // kStop: the stop string that ended the text,
+  std::string stop = {};  // kStop: the stop string that ended the sequence,
   int32_t stop_id = -1;   // or the end token or stop id
   ErrorKind error_kind = ErrorKind::kNone;
   std::string error = {};  // for kError and kTimeout
@@ -220,11 +221,11 @@ struct EngineStats {
   int64_t waiting = 0, running = 0, finished = 0, failed = 0, cancelled = 0, preemptions = 0;
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, padded_tokens = 0;
   int64_t kv_blocks = 0, kv_blocks_used = 0, kv_blocks_cached = 0, kv_bytes = 0;
-  int64_t drafts = 0;                                      // times that tokens of a text were guessed,
+  int64_t drafts = 0;                                      // times that tokens of a sequence were guessed,
   int64_t drafted_tokens = 0;                              // so many tokens in all,
   int64_t accepted_tokens = 0;                             // and of them accepted,
   std::array<int64_t, kMaxDraftTokens> accepted_at = {};   // by their place among those of a step
-  bool draft_failed = false;                               // the draft model failed: texts run without
+  bool draft_failed = false;                               // the draft model failed: sequences run without
   double seconds = 0, host_seconds = 0, wait_seconds = 0;  // of all steps: total, host work, waiting for the device
   double since_step = 0;  // seconds since the results of a step arrived, or work came to an idle engine
   bool in_step = false;   // the engine's thread is at work on a step; with a large since_step it hangs
@@ -255,7 +256,7 @@ class Engine {
   virtual int64_t context() const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual const EncoderFacts* encoder() const { return nullptr; }  // none: it generates
-  virtual const std::vector<int32_t>& end_tokens() const = 0;      // ids that end a text, unless ignore_eos
+  virtual const std::vector<int32_t>& end_tokens() const = 0;      // ids that end a sequence, unless ignore_eos
 
   // From any thread, while requests run. Throw what is wrong with the folder or the name. Requests that have an adapter
   // that is unloaded, or replaced by a folder that could be read, end with it; later ones that name it are refused.

@@ -7,8 +7,8 @@
 namespace octet {
 
 void check_json_cost(std::string_view text, const std::string& where, int64_t depth) {
-  constexpr int64_t kMostPairs = 20'000'000;  // of names in objects: about 0.1 s
-  std::vector<int64_t> members;               // of each open object; -1: an array
+  constexpr int64_t kMaxPairs = 20'000'000;  // of names in objects: about 0.1 s
+  std::vector<int64_t> members;              // of each open object; -1: an array
   int64_t pairs = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -26,7 +26,7 @@ void check_json_cost(std::string_view text, const std::string& where, int64_t de
       members.pop_back();
     } else if (c == ',' && !members.empty() && members.back() >= 0) {
       pairs += ++members.back();
-      check(pairs <= kMostPairs, ErrorCode::kInvalidArgument, "{} has objects of too many members ({} in one)", where,
+      check(pairs <= kMaxPairs, ErrorCode::kInvalidArgument, "{} has objects of too many members ({} in one)", where,
             members.back());
     }
   }

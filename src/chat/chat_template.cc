@@ -71,11 +71,11 @@ jinja::Value to_value(jinja::Renderer& runtime, const ordered_json& json, jinja:
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, const std::string& where, const TemplateOptions& options) {
-  constexpr size_t kMostBytes = 1'000'000;
-  constexpr int64_t kMostMemory = 512'000'000;
-  check(source.size() <= kMostBytes, ErrorCode::kInvalidArgument, "{}: a template of {} bytes (at most {})", where,
-        source.size(), kMostBytes);
-  auto impl = std::make_unique<Impl>(source, where, kMostMemory);
+  constexpr size_t kMaxBytes = 1'000'000;
+  constexpr int64_t kMaxMemory = 512'000'000;
+  check(source.size() <= kMaxBytes, ErrorCode::kInvalidArgument, "{}: a template of {} bytes (at most {})", where,
+        source.size(), kMaxBytes);
+  auto impl = std::make_unique<Impl>(source, where, kMaxMemory);
   parse(impl->parsed, impl->where, options);
   impl->variables = undeclared_names(impl->parsed);
   impl->form = message_form_of(impl->parsed);

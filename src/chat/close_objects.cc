@@ -103,8 +103,8 @@ class Closer {
     while (!parts.empty()) {
       const Json& part = *parts.back();
       parts.pop_back();
-      check(++work_ <= kMostWork, ErrorCode::kInvalidArgument,
-            "JSON schema: references lead from its places to more than {} schemas", kMostWork);
+      check(++work_ <= kMaxWork, ErrorCode::kInvalidArgument,
+            "JSON schema: references lead from its places to more than {} schemas", kMaxWork);
       for (const char* keyword : {"additionalProperties", "patternProperties", "propertyNames", "minProperties"})
         if (part.contains(keyword)) return {};
       if (part.contains("properties"))
@@ -118,7 +118,7 @@ class Closer {
     return names;
   }
 
-  static constexpr int64_t kMostWork = 200'000;
+  static constexpr int64_t kMaxWork = 200'000;
   int64_t work_ = 0;
   const Json& document_;
   std::set<const Json*> places_, parts_;

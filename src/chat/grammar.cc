@@ -8,7 +8,7 @@
 namespace octet::guides {
 namespace {
 
-constexpr size_t kMostRules = 5'000;
+constexpr size_t kMaxRules = 5'000;
 
 struct Part {
   enum Kind { kText, kSet, kRule, kSequence, kChoice, kRepeat } kind;
@@ -83,7 +83,7 @@ class Parser {
   int32_t rule(std::string_view name) {
     const auto [found, added] = index_.try_emplace(std::string(name), int32_t(rules_.size()));
     if (added) rules_.push_back({.name = std::string(name)});
-    if (rules_.size() > kMostRules) refuse(fmt::format("more than {} rules", kMostRules));
+    if (rules_.size() > kMaxRules) refuse(fmt::format("more than {} rules", kMaxRules));
     return found->second;
   }
 
@@ -225,7 +225,7 @@ class Parser {
     } else if (!take("*")) {
       return false;
     }
-    if (++quantifiers_ > kMostRules * 10) refuse("too many repetitions");
+    if (++quantifiers_ > kMaxRules * 10) refuse("too many repetitions");
     Part inner = std::move(part);
     part = {.kind = Part::kRepeat, .least = least, .most = most};
     part.parts.push_back(std::move(inner));

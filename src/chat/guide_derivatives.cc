@@ -9,18 +9,18 @@
 namespace octet::guides {
 namespace {
 
-constexpr int kMostDepth = 500;             // of nested derivatives; deeper is an error
-constexpr int kMostSearchDepth = 150;       // of the search for an end; deeper counts as alive
-constexpr int64_t kMostSearchSteps = 600;   // of one search; more counts as alive
-constexpr int64_t kMostSearchWork = 4'000;  // and of the derivatives it makes
-constexpr int64_t kRowStates = 4;           // what a row of derivatives counts as, against the limit of states
+constexpr int kMaxDepth = 500;             // of nested derivatives; deeper is an error
+constexpr int kMaxSearchDepth = 150;       // of the search for an end; deeper counts as alive
+constexpr int64_t kMaxSearchSteps = 600;   // of one search; more counts as alive
+constexpr int64_t kMaxSearchWork = 4'000;  // and of the derivatives it makes
+constexpr int64_t kRowStates = 4;          // what a row of derivatives counts as, against the limit of states
 
 struct Deeper {
   int& depth;
   explicit Deeper(int& d) : depth(d) {
     depth++;
-    check(depth <= kMostDepth, ErrorCode::kInvalidArgument, "guide: rules nest deeper than {} without a byte between",
-          kMostDepth);
+    check(depth <= kMaxDepth, ErrorCode::kInvalidArgument, "guide: rules nest deeper than {} without a byte between",
+          kMaxDepth);
   }
   ~Deeper() { depth--; }
 };
@@ -268,8 +268,8 @@ bool Expressions::alive(Expr e) {
 bool Expressions::alive_alone(Expr e) {
   if (alive_[size_t(e)] != kUnknown) return alive_[size_t(e)] == kAlive;
   searching_ = true;
-  search_left_ = kMostSearchSteps;
-  search_work_ = work_ + kMostSearchWork;
+  search_left_ = kMaxSearchSteps;
+  search_work_ = work_ + kMaxSearchWork;
   bool found = false;
   do {  // a pass may fail where a node waited for another that was found later: until a pass finds nothing new
     search_found_ = false;
@@ -287,7 +287,7 @@ bool Expressions::alive_alone(Expr e) {
 bool Expressions::search(Expr e, int depth) {
   if (alive_[size_t(e)] != kUnknown) return alive_[size_t(e)] == kAlive;
   const Node n = node(e);
-  bool found = n.nullable || depth > kMostSearchDepth || search_left_ <= 0 || work_ > search_work_;
+  bool found = n.nullable || depth > kMaxSearchDepth || search_left_ <= 0 || work_ > search_work_;
   if (!found) {
     alive_[size_t(e)] = kSearched;
     searched_.push_back(e);

@@ -8,7 +8,7 @@
 namespace octet::guides {
 namespace {
 
-constexpr size_t kMostTerms = 64;  // of an intersection that is multiplied out
+constexpr size_t kMaxTerms = 64;  // of an intersection that is multiplied out
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
@@ -263,7 +263,7 @@ Expr Expressions::both(std::vector<Expr> list) {
       positive[i] = parts[0];
       continue;
     }
-    if (parts.size() * (positive.size() + negative.size()) > kMostTerms) continue;
+    if (parts.size() * (positive.size() + negative.size()) > kMaxTerms) continue;
     std::vector<Expr> terms;
     for (const Expr part : parts) {
       std::vector<Expr> term{part};
@@ -307,7 +307,7 @@ Expr Expressions::factored_and(const std::vector<Expr>& positive, const std::vec
       if (rest != kNothing) next.push_back({covered ? term.head : unit_and(term.head, f.head, false), rest});
     }
     std::erase_if(next, [](const Factors& f) { return f.head == kNothing || f.rest == kNothing; });
-    if (next.size() > kMostTerms) return -1;
+    if (next.size() > kMaxTerms) return -1;
     terms = std::move(next);
   }
   std::vector<Expr> out;

@@ -5,11 +5,11 @@
 namespace octet::guides {
 namespace {
 
-constexpr size_t kMostMasks = 64;               // kept whole
-constexpr int64_t kMostHeadBytes = 32ll << 20;  // of kept heads
-constexpr int64_t kMostBeyond = 20'000;         // tokens in a trie of last parts
+constexpr size_t kMaxMasks = 64;               // kept whole
+constexpr int64_t kMaxHeadBytes = 32ll << 20;  // of kept heads
+constexpr int64_t kMaxBeyond = 20'000;         // tokens in a trie of last parts
 
-constexpr int kMostReach = 6;         // of within_reach(), in depth: a character begun, then the count
+constexpr int kMaxReach = 6;          // of within_reach(), in depth: a character begun, then the count
 constexpr int32_t kSmallSubtree = 4;  // nodes; smaller ones are walked
 
 void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] |= 1u << (token % 32); }
@@ -18,8 +18,8 @@ void set(std::vector<uint32_t>& bits, int32_t token) { bits[size_t(token / 32)] 
 
 const std::vector<uint32_t>& Masks::mask(Expr state) {
   if (const auto found = masks_.find(state); found != masks_.end()) return found->second;
-  if (masks_.size() >= kMostMasks) masks_.clear();
-  if (head_bytes_ > kMostHeadBytes) heads_ = {}, head_bytes_ = 0;
+  if (masks_.size() >= kMaxMasks) masks_.clear();
+  if (head_bytes_ > kMaxHeadBytes) heads_ = {}, head_bytes_ = 0;
   std::vector<uint32_t> bits(static_cast<size_t>(trie_->words()), 0u);
   add(state, bits);
   return masks_.emplace(state, std::move(bits)).first->second;
@@ -99,7 +99,7 @@ const Masks::Head& Masks::head(Expr e, bool last) {
     return trie->nodes[size_t(node)].first_token + trie->nodes[size_t(node)].token_count;
   };
   for (const int32_t node : found.ends) beyond += trie->last_token(node) - own_end(node);
-  if (beyond > 0 && beyond <= kMostBeyond) {
+  if (beyond > 0 && beyond <= kMaxBeyond) {
     std::vector<std::pair<std::string_view, int32_t>> parts;
     for (const int32_t node : found.ends) {
       const size_t depth = size_t(trie->nodes[size_t(node)].depth);
@@ -120,7 +120,7 @@ const Masks::Head& Masks::head(Expr e, bool last) {
 Expr Masks::within_reach(Expr e, int depth) {
   const Node n = x_.node(e);
   const int32_t longest = int32_t(trie_->longest_token());
-  if (depth == kMostReach) return e;
+  if (depth == kMaxReach) return e;
   const auto part = [&](Expr child) { return within_reach(child, depth + 1); };
   if (n.kind == Kind::kGroup) return x_.group(n.unit, part(n.a));
   if (n.kind == Kind::kConcat) return x_.concat(part(n.a), part(n.b));

@@ -209,7 +209,7 @@ Value Renderer::invoke(const Builtin& builtin, const Call& call) {
   if (call.keywords.empty() && call.args.size() == builtin.count) return builtin.body(*this, call);
   check(call.args.size() <= builtin.count, "{}() takes at most {} arguments, got {}", builtin.name, builtin.count,
         call.args.size());
-  std::array<Value, kMostParameters> values;
+  std::array<Value, kMaxParameters> values;
   std::copy(call.args.begin(), call.args.end(), values.begin());
   for (const Keyword& keyword : call.keywords) {
     std::string_view rest = builtin.parameters;

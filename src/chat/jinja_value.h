@@ -212,7 +212,7 @@ struct Builtin {
   const char* parameters;
   size_t count = 0;  // of parameters
 };
-inline constexpr size_t kMostParameters = 6;
+inline constexpr size_t kMaxParameters = 6;
 
 struct MacroStmt;
 struct Macro;  // of jinja_ast.h, as Stmt

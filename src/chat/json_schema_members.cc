@@ -7,7 +7,7 @@
 namespace octet::guides {
 namespace {
 
-constexpr size_t kMostClasses = 64;
+constexpr size_t kMaxClasses = 64;
 
 int64_t count_of(const Json& schema, const char* name, int64_t otherwise) {
   return schema.contains(name) ? int64_t(schema[name].get<double>()) : otherwise;
@@ -107,8 +107,8 @@ void JsonSchema::add_classes(const Json& schema, ObjectFacts& facts, const std::
       next.emplace_back(x_.both({key, pattern}), std::move(values));
     }
     std::erase_if(next, [&](const auto& c) { return c.first == kNothing || !x_.alive(c.first); });
-    check(next.size() <= kMostClasses, ErrorCode::kInvalidArgument,
-          "JSON schema: \"patternProperties\": the patterns overlap in more than {} ways", kMostClasses);
+    check(next.size() <= kMaxClasses, ErrorCode::kInvalidArgument,
+          "JSON schema: \"patternProperties\": the patterns overlap in more than {} ways", kMaxClasses);
     classes = std::move(next);
   }
   for (auto& [key, values] : classes) {

@@ -17,7 +17,7 @@ struct Entry {
   auto operator<=>(const Entry&) const = default;
 };
 
-constexpr size_t kMostCompared = 64;  // documents of one key that are like none before them, under --verify
+constexpr size_t kMaxCompared = 64;  // documents of one key that are like none before them, under --verify
 
 // The sets of shingles of documents.
 class Sets {
@@ -65,7 +65,7 @@ void settle(std::vector<Entry>& entries, const std::optional<Sets>& sets, double
       if (same != entries.begin() + static_cast<ptrdiff_t>(left)) {
         const uint64_t pair[] = {same->document, document};
         out.write(pair, sizeof pair);
-      } else if (left - begin < kMostCompared) {
+      } else if (left - begin < kMaxCompared) {
         entries[left++] = {key, document};
       }
     }

@@ -26,7 +26,7 @@ ControlThread::ControlThread(const RankIdentity& identity, ControlOptions option
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       parcels_(static_cast<size_t>(identity.size)) {
   check(wake_.is_open(), ErrorCode::kIo, "cannot make an event descriptor: {}", std::strerror(errno));
-  for (Met& met : meet(identity, {options_.rendezvous_timeout, options_.build, options_.log}))
+  for (Met& met : rendezvous(identity, {options_.rendezvous_timeout, options_.build, options_.log}))
     peers_.push_back({.met = std::move(met), .heard = Clock::now()});
   if (!peers_.empty()) thread_ = std::thread([this] { run(); });
 }
@@ -237,7 +237,7 @@ void ControlThread::attend(Peer& peer, int events) {
     if ((events & ~POLLOUT) != 0) {
       open = link.fill();
       peer.heard = Clock::now();
-      while (auto message = link.next()) hear(peer, std::move(*message));
+      while (auto message = link.next()) on_message(peer, std::move(*message));
     }
     open = link.flush() && open;
   } catch (const Error& error) {
@@ -247,7 +247,7 @@ void ControlThread::attend(Peer& peer, int events) {
   if (Clock::now() >= peer.heard + timeout_) lose(peer, fmt::format("was silent for {} s", options_.timeout));
 }
 
-void ControlThread::hear(Peer& peer, Message message) {
+void ControlThread::on_message(Peer& peer, Message message) {
   const bool first = rank() == 0;
   if (message.type == MessageType::kHeartbeat) {
     peer.note = {static_cast<int64_t>(message.number(0)), message.field(1), message.number(2)};

@@ -57,7 +57,7 @@ class ControlThread {
   void turn(std::unique_lock<std::mutex>& lock);  // of the thread: waits, hears, sends, and looks for who is silent
   std::vector<pollfd> wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
   void attend(Peer& peer, int events);
-  void hear(Peer& peer, Message message);
+  void on_message(Peer& peer, Message message);
   void hear_parcel(Peer& peer, Message message);
   void lose(Peer& peer, const std::string& why);
   void fail_all(const std::string& why);

@@ -75,7 +75,7 @@ Variable need(const Environment& environment, const Names& names, const Variable
   return *found;
 }
 
-constexpr int32_t kMostRanks = 1 << 20;
+constexpr int32_t kMaxRanks = 1 << 20;
 
 // Tasks on node `node` of "2(x3),1".
 int32_t tasks_of_node(const Variable& list, int32_t node) {
@@ -84,8 +84,8 @@ int32_t tasks_of_node(const Variable& list, int32_t node) {
     rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
     const size_t repeat = entry.find("(x");
     node -=
-        repeat == entry.npos ? 1 : list.number_of(entry.substr(repeat + 2, entry.size() - repeat - 3), 1, kMostRanks);
-    if (node < 0) return list.number_of(entry.substr(0, repeat), 1, kMostRanks);
+        repeat == entry.npos ? 1 : list.number_of(entry.substr(repeat + 2, entry.size() - repeat - 3), 1, kMaxRanks);
+    if (node < 0) return list.number_of(entry.substr(0, repeat), 1, kMaxRanks);
   }
   fail(ErrorCode::kInvalidArgument, "{}={} names fewer nodes than SLURM_NODEID", list.name, list.text);
 }
@@ -146,16 +146,16 @@ std::optional<RankIdentity> find_identity(const Environment& environment) {
       continue;
     }
     const Variable size = need(environment, launcher.size, *rank);
-    if (slurm && size.number(1, kMostRanks) == 1) return std::nullopt;
+    if (slurm && size.number(1, kMaxRanks) == 1) return std::nullopt;
     const Variable local_rank = need(environment, launcher.local_rank, *rank);
     const Variable local_size = need(environment, launcher.local_size, *rank);
 
     RankIdentity identity{.host = host_name(), .launcher = launcher.name};
-    identity.rank = rank->number(0, kMostRanks - 1), identity.size = size.number(1, kMostRanks);
-    identity.local_rank = local_rank.number(0, kMostRanks - 1);
+    identity.rank = rank->number(0, kMaxRanks - 1), identity.size = size.number(1, kMaxRanks);
+    identity.local_rank = local_rank.number(0, kMaxRanks - 1);
     identity.local_size =
-        slurm ? tasks_of_node(local_size, need(environment, {"SLURM_NODEID"}, *rank).number(0, kMostRanks))
-              : local_size.number(1, kMostRanks);
+        slurm ? tasks_of_node(local_size, need(environment, {"SLURM_NODEID"}, *rank).number(0, kMaxRanks))
+              : local_size.number(1, kMaxRanks);
     const auto agree = [](const Variable& a, bool holds, const Variable& b) {
       check(holds, ErrorCode::kInvalidArgument, "{}={} contradicts {}={}", a.name, a.text, b.name, b.text);
     };

@@ -115,7 +115,7 @@ void LocalRanks::guard(const LocalRank& rank, const std::function<void()>& work)
   }
 }
 
-void LocalRanks::meet() {
+void LocalRanks::barrier() {
   std::unique_lock lock(mutex_);
   if (++waiting_ == count()) {
     waiting_ = 0;
@@ -142,11 +142,11 @@ void LocalRanks::check_alive() const {
   if (failure_) throw Error(*failure_);
 }
 
-void LocalRanks::tell(Message message) {
+void LocalRanks::broadcast(Message message) {
   for (MessageQueue& queue : queues_) queue.push(message);
 }
 
-RankTeam::Message LocalRanks::hear(const LocalRank& rank) {
+RankTeam::Message LocalRanks::receive(const LocalRank& rank) {
   return queues_[static_cast<size_t>(rank.ranks->rank() - 1)].pop();
 }
 

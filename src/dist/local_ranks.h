@@ -59,10 +59,10 @@ class LocalRanks final : public RankTeam {
 
   void start(const Work& follow) override;
   void guard(const LocalRank& rank, const std::function<void()>& work) override;
-  void meet() override;
+  void barrier() override;
   void check_alive() const override;  // throws the first failure
-  void tell(Message message) override;
-  Message hear(const LocalRank& rank) override;
+  void broadcast(Message message) override;
+  Message receive(const LocalRank& rank) override;
   void close() noexcept override;
   void note(const LocalRank&, int64_t, std::string_view) override {}
 

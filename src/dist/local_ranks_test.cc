@@ -17,18 +17,18 @@ TEST(LocalRanks, FollowMeetAndExchange) {
   {
     LocalRanks ranks(3, {});
     ranks.start([&](const LocalRank& rank) {
-      ranks.meet();
+      ranks.barrier();
       EXPECT_TRUE(any_of(*rank.ranks, rank.ranks->rank() == 2));
-      ranks.meet();
+      ranks.barrier();
       ++followed;
     });
     ranks.run([&](const LocalRank& rank) {
       EXPECT_EQ(rank.ranks->rank(), 0);
       EXPECT_EQ(rank.devices, nullptr);
-      ranks.meet();
+      ranks.barrier();
       EXPECT_TRUE(any_of(*rank.ranks, false));
     });
-    ranks.run([&](const LocalRank&) { ranks.meet(); });
+    ranks.run([&](const LocalRank&) { ranks.barrier(); });
   }
   EXPECT_EQ(followed, 2);
 }
@@ -38,7 +38,7 @@ TEST(LocalRanks, AnErrorEndsAllAndIsTheOneThatIsThrown) {
     LocalRanks ranks(3, {});
     ranks.start([&](const LocalRank& rank) {
       check(rank.ranks->rank() != lost, ErrorCode::kCorrupt, "a fault");
-      ranks.meet();
+      ranks.barrier();
     });
     const auto lead = [&] {
       ranks.run([&](const LocalRank& rank) {
@@ -56,10 +56,11 @@ TEST(LocalRanks, WhatIsToldIsHeardInOrderUntilTheEnd) {
   {
     LocalRanks ranks(2, {});
     ranks.start([&](const LocalRank& rank) {
-      while (const RankTeam::Message message = ranks.hear(rank)) heard = 10 * heard + static_cast<int>((*message)[0]);
+      while (const RankTeam::Message message = ranks.receive(rank))
+        heard = 10 * heard + static_cast<int>((*message)[0]);
     });
     for (const int number : {1, 2, 3})
-      ranks.tell(std::make_shared<const std::vector<std::byte>>(1, static_cast<std::byte>(number)));
+      ranks.broadcast(std::make_shared<const std::vector<std::byte>>(1, static_cast<std::byte>(number)));
     ranks.close();
   }
   EXPECT_EQ(heard, 123);

@@ -52,13 +52,13 @@ class ProcessRanks final : public RankTeam {
 
   void start(const Work&) override {}
   void guard(const LocalRank&, const std::function<void()>& work) override { joined_.guard(work); }
-  void meet() override { joined_.control().broadcast("meeting", ""); }
+  void barrier() override { joined_.control().broadcast("meeting", ""); }
   void check_alive() const override { joined_.check(); }
 
-  void tell(Message message) override {
+  void broadcast(Message message) override {
     for (int32_t rank = 1; rank < count(); ++rank) joined_.control().send_parcel(rank, *message);
   }
-  Message hear(const LocalRank&) override {
+  Message receive(const LocalRank&) override {
     auto message = std::make_shared<const std::vector<std::byte>>(joined_.control().next_parcel(0));
     return message->empty() ? nullptr : message;
   }
@@ -66,7 +66,7 @@ class ProcessRanks final : public RankTeam {
   void close() noexcept override {
     if (std::exchange(closed_, true)) return;
     try {
-      if (own() == 0) tell(std::make_shared<const std::vector<std::byte>>());
+      if (own() == 0) broadcast(std::make_shared<const std::vector<std::byte>>());
       joined_.control().close();
     } catch (const std::exception&) {  // a rank is lost, as all know
     }

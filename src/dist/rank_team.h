@@ -58,13 +58,14 @@ class RankTeam {
   // ranks share a process, freeing a device's memory may wait for other devices' kernels, which wait for this rank.
   virtual void guard(const LocalRank& rank, const std::function<void()>& work) = 0;
   // All ranks come here and go on together, however long one takes. Throws when a rank has failed.
-  virtual void meet() = 0;
+  virtual void barrier() = 0;
   virtual void check_alive() const = 0;  // throws when a rank has failed
 
-  // A message of rank 0 for all others, of at least a byte. hear() waits for the next, however long that takes; null:
-  // there is none after close(), which every process calls once it is done. Without it the others take it for lost.
-  virtual void tell(Message message) = 0;
-  virtual Message hear(const LocalRank& rank) = 0;
+  // A message of rank 0 for all others, of at least a byte. receive() waits for the next, however long that takes;
+  // null: there is none after close(), which every process calls once it is done. Without it the others take it for
+  // lost.
+  virtual void broadcast(Message message) = 0;
+  virtual Message receive(const LocalRank& rank) = 0;
   virtual void close() noexcept = 0;
   // What the rank runs from now on, for the error of whoever loses it.
   virtual void note(const LocalRank& rank, int64_t step, std::string_view graph) = 0;

@@ -33,7 +33,7 @@ class Listener {
         const std::string from = peer_of(caller);
         callers_.push_back({from, {.rank = -1, .link = Link(std::move(caller), kLongestHello)}});
       }
-      for (Caller& caller : callers_) hear(caller);
+      for (Caller& caller : callers_) on_message(caller);
       std::erase_if(callers_, [](const Caller& caller) { return !caller.met.link.is_open(); });
     }
     std::vector<Met> all;
@@ -71,7 +71,7 @@ class Listener {
     return missing;
   }
 
-  void hear(Caller& caller) {
+  void on_message(Caller& caller) {
     Link& link = caller.met.link;
     try {
       const bool more = link.fill();
@@ -163,7 +163,7 @@ std::vector<Met> join(const RankIdentity& identity, const RendezvousOptions& opt
 
 }  // namespace
 
-std::vector<Met> meet(const RankIdentity& identity, const RendezvousOptions& options) {
+std::vector<Met> rendezvous(const RankIdentity& identity, const RendezvousOptions& options) {
   if (identity.size == 1) return {};
   return identity.rank == 0 ? Listener(identity, options).run() : join(identity, options);
 }

@@ -25,6 +25,6 @@ struct RendezvousOptions {
 // On rank 0 all others in order of ranks, elsewhere rank 0. Connections without the token, with a rank that is there
 // already, or with anything but a hello are dropped and logged. Throws on all ranks that have met: kIo naming the ranks
 // that are missing after the timeout, kInvalidArgument naming rank and difference for another size or build.
-std::vector<Met> meet(const RankIdentity& identity, const RendezvousOptions& options);
+std::vector<Met> rendezvous(const RankIdentity& identity, const RendezvousOptions& options);
 
 }  // namespace octet

@@ -185,7 +185,7 @@ PerplexityResult evaluate_perplexity(const WeightSource& weights, const Perplexi
   PerplexityResult result;
   const auto evaluate = [&, &ranks = *team](const LocalRank& rank) {
     PerplexityEvaluator evaluator(weights, options, rank);
-    ranks.meet();
+    ranks.barrier();
     ranks.guard(rank, [&] {
       if (rank.ranks->rank() == 0)
         result = evaluator.run(tokens, tokenizer, on_progress);

@@ -18,13 +18,13 @@ namespace {
 
 using cpu::RefTensor;
 
-constexpr int64_t kMostElements = 20000;
-constexpr int kTries = 300, kMostEvaluated = 6, kMostOfOp = 100;
+constexpr int64_t kMaxElements = 20000;
+constexpr int kTries = 300, kMaxEvaluated = 6, kMaxOfOp = 100;
 
 // Every rank's part of a value; addends and operands of a maximum are made up so that they join to it.
 std::vector<RefTensor> cut(const RefTensor& whole, const TensorType& local, const Layout& layout, const Mesh& mesh) {
   std::vector<RefTensor> parts;
-  const AxisList sum = layout.due(Pending::kSum).list(), max = layout.due(Pending::kMax).list();
+  const AxisList sum = layout.pending_axes(Pending::kSum).list(), max = layout.pending_axes(Pending::kMax).list();
   for (int32_t rank = 0; rank < mesh.ranks(); ++rank) {
     const Coordinate at = mesh.coordinate(rank);
     const bool first_max = std::all_of(max.begin(), max.end(), [&](Axis axis) { return at[axis] == 0; });
@@ -70,9 +70,9 @@ std::string compare(const std::vector<const RefTensor*>& parts, const Layout& la
     double sum = 0, max = -INFINITY, exps = 0;
     for (const auto& [piece, value] : pieces) sum += value, max = std::isnan(max) || max > value ? max : value;
     for (const auto& [piece, value] : pieces) exps += std::exp(value - max);
-    const double got = !layout.due(Pending::kMax).empty()   ? max
-                       : !layout.due(Pending::kLse).empty() ? max + std::log(exps)
-                                                            : sum;
+    const double got = !layout.pending_axes(Pending::kMax).empty()   ? max
+                       : !layout.pending_axes(Pending::kLse).empty() ? max + std::log(exps)
+                                                                     : sum;
     const double want = whole.values[static_cast<size_t>(element)];
     // Addends of 16 bits are each rounded.
     const bool rounded = pieces.size() > 1 && dtype_bytes(whole.type.dtype) == 2;
@@ -123,10 +123,10 @@ class RuleCheck {
     const Node& node = built_.node();
     for (const TensorType& type : node.results) elements_ = std::max(elements_, type.shape.elements());
     for (const RefTensor& input : built_.inputs) elements_ = std::max(elements_, input.type.shape.elements());
-    if (elements_ > kMostElements) return tally_;
+    if (elements_ > kMaxElements) return tally_;
     attrs_ = variants(node, mesh_, axes_);
     Philox random(7, 0);
-    for (int i = 0; i < kTries && tally_.evaluated < kMostEvaluated; ++i) {
+    for (int i = 0; i < kTries && tally_.evaluated < kMaxEvaluated; ++i) {
       std::vector<Layout> layouts;
       const uint32_t preferred = random.next_u32() % 4;
       for (const RefTensor& input : built_.inputs) layouts.push_back(choose(input.type, random, preferred));
@@ -143,7 +143,7 @@ class RuleCheck {
     const int rank = type.shape.rank();
     const uint32_t choice = random.next_u32() % 3 == 0 ? random.next_u32() % 5 : preferred;
     if (choice == 3 && is_float(type.dtype) && !is_code(type.dtype) && random.next_u32() % 2 == 0)
-      return Layout().with_due(random.next_u32() % 4 == 0 ? Pending::kMax : Pending::kSum, axes_);
+      return Layout().with_pending(random.next_u32() % 4 == 0 ? Pending::kMax : Pending::kSum, axes_);
     if (choice < 3 && static_cast<int>(choice) < rank && type.shape[static_cast<int>(choice)] % mesh_.parts(axes_) == 0)
       return Layout().cut(static_cast<int>(choice), axes_);
     return {};
@@ -175,7 +175,7 @@ class RuleCheck {
     }
     for (size_t r = 0; r < built_.node().results.size(); ++r) {
       const Layout& layout = graph.layout({id, static_cast<int32_t>(r)});
-      if (!layout.due(Pending::kNever).empty()) continue;
+      if (!layout.pending_axes(Pending::kNever).empty()) continue;
       if (!(whole_shape(graph.node(id).results[r].shape, layout, mesh_) == built_.node().results[r].shape)) return;
     }
     ++tally_.accepted;
@@ -202,7 +202,7 @@ class RuleCheck {
     }
     for (size_t r = 0; r < whole_.size(); ++r) {
       const Layout& layout = graph.layout({id, static_cast<int32_t>(r)});
-      if (!layout.due(Pending::kNever).empty()) continue;
+      if (!layout.pending_axes(Pending::kNever).empty()) continue;
       std::vector<const RefTensor*> of_ranks;
       for (const auto& result : results) of_ranks.push_back(&result[r]);
       EXPECT_EQ(compare(of_ranks, layout, mesh_, whole_[r]), "") << name_ << ", result " << r << "\n"
@@ -241,11 +241,11 @@ TEST(LayoutRules, PartsJoinToTheWhole) {
                                  {{{1, 2, 1, 2}}, {Axis::kData, Axis::kTensor}}};
   std::map<Op, Tally> tallies;
   for (const cpu::Case& c : cpu::all_cases()) {
-    if (c.large || c.op == Op::kFusion || tallies[c.op].evaluated >= kMostOfOp) continue;
+    if (c.large || c.op == Op::kFusion || tallies[c.op].evaluated >= kMaxOfOp) continue;
     const cpu::BuiltCase built = cpu::build_case(c, DType::kF32);
     if (is_localized(built.node())) continue;  // a part already
     for (const Way& way : ways) {
-      if (tallies[c.op].evaluated >= kMostOfOp) break;
+      if (tallies[c.op].evaluated >= kMaxOfOp) break;
       const Tally tally = RuleCheck(c, built, way.mesh, way.axes).run();
       tallies[c.op].accepted += tally.accepted, tallies[c.op].evaluated += tally.evaluated;
     }

@@ -38,7 +38,7 @@ int32_t BeamSearch::add_node(const Candidate& candidate, std::span<const Row> ro
   return static_cast<int32_t>(nodes_.size()) - 1;
 }
 
-// Adds a finished text, if it is among the best.
+// Adds a finished sequence, if it is among the best.
 void BeamSearch::finish(const Candidate& candidate, bool ends, std::span<const Row> rows) {
   const double score = scored(candidate.score, length_);
   if (std::ssize(finished_) == options_.width && score <= finished_.back().score) return;

@@ -1,13 +1,13 @@
-// Beam search: keeps the likeliest beginnings of a text, the beams, and the best finished texts. Knows tokens and their
-// log-probabilities, neither blocks nor tensors; deterministic.
+// Beam search: keeps the likeliest beginnings of a sequence, the beams, and the best finished sequences. Knows tokens
+// and their log-probabilities, neither blocks nor tensors; deterministic.
 //
 // The search is the one of transformers' generate() (num_beams, length_penalty, early_stopping). Of all beams' next
-// tokens the `width` best that do not end a text go on; one that ends it, among the `width` best of all, is a finished
-// text, of which the `width` best are kept. Its score is the sum of its log-probabilities divided by
+// tokens the `width` best that do not end a sequence go on; one that ends it, among the `width` best of all, is a
+// finished text, of which the `width` best are kept. Its score is the sum of its log-probabilities divided by
 // length^length_penalty, the end token counted in both. The search is over
-//   - at `limit` tokens, where every text is finished,
+//   - at `limit` tokens, where every sequence is finished,
 //   - when no beam can go on, or
-//   - when `width` texts are finished and, with early_stopping, at once; without, when the best beam's score at the
+//   - when `width` sequences are finished and, with early_stopping, at once; without, when the best beam's score at the
 //     present length is no better than the worst finished one's; with kNever, at the length that flatters it most:
 //     `limit` for a positive length_penalty.
 #pragma once
@@ -25,8 +25,8 @@ struct BeamOptions {
   int64_t width = 1;  // beams
   double length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::kNo;
-  int64_t limit = 1;                  // tokens of a text, its end token included
-  std::vector<int32_t> end_ids = {};  // tokens that end a text
+  int64_t limit = 1;                  // tokens of a sequence, its end token included
+  std::vector<int32_t> end_ids = {};  // tokens that end a sequence
 };
 
 class BeamSearch {
@@ -35,7 +35,7 @@ class BeamSearch {
   // log-probability is not finite cannot follow.
   struct Row {
     std::vector<TokenLogprob> next;
-    std::vector<TokenLogprob> top = {};  // kept with the chosen token, for the text's log-probabilities
+    std::vector<TokenLogprob> top = {};  // kept with the chosen token, for the sequence's log-probabilities
   };
   // Beam i becomes what beam `parent` was, and this token. As many beams as can keep their own place.
   struct Step {
@@ -53,7 +53,7 @@ class BeamSearch {
   // A row of each beam (before the first step all are the same, and the first alone counts). Returns a step of each;
   // none: the search is over. Beams that nothing may follow are replaced by copies of others that do not count.
   std::span<const Step> advance(std::span<const Row> rows);
-  // The best finished texts, best first; `width` of them, unless no more could be found.
+  // The best finished sequences, best first; `width` of them, unless no more could be found.
   std::vector<Text> texts() const;
   int64_t length() const { return length_; }  // tokens of the beams
 
@@ -64,7 +64,7 @@ class BeamSearch {
     double score = kNoScore;  // the sum of its log-probabilities
     int32_t node = -1;        // its last token; -1: none yet
   };
-  struct Node {  // a token of a text, and the one before it
+  struct Node {  // a token of a sequence, and the one before it
     int32_t parent = -1;
     TokenLogprob token;
     std::vector<TokenLogprob> top;

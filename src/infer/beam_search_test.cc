@@ -93,7 +93,7 @@ TEST(BeamSearch, BeamsThatNothingMayFollowAreReplaced) {
   EXPECT_EQ(steps[0].token, 4);
   EXPECT_EQ(steps[1].token, 5);
   EXPECT_EQ(steps[1].parent, 0);
-  // The first beam ends; the second has no next token: the search is over with one text.
+  // The first beam ends; the second has no next token: the search is over with one sequence.
   steps = search.advance(std::vector<BeamSearch::Row>{{{{9, -0.25f}}}, {kNone}, {{{7, -0.1f}}}});
   EXPECT_TRUE(steps.empty());
   const auto texts = search.texts();

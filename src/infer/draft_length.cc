@@ -62,7 +62,7 @@ void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const Ste
   struct Draft {
     double gain;
     size_t text;
-    int64_t place;  // among its text's drafts, from 1
+    int64_t place;  // among its sequence's drafts, from 1
   };
   std::vector<Draft> drafts;
   for (size_t t = 0; t < texts.size(); ++t) {
@@ -71,7 +71,7 @@ void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const Ste
     for (int64_t i = 1; i <= texts[t].available; ++i) drafts.push_back({gain *= texts[t].acceptance, t, i});
   }
   if (!plain.known()) return;
-  // Stable: drafts of one text stay in order.
+  // Stable: drafts of one sequence stay in order.
   std::ranges::stable_sort(drafts, std::ranges::greater(), &Draft::gain);
   auto tokens = static_cast<double>(load.tokens);
   // Sizes that were never tried cost what lies between a step without drafts and the next larger one.

@@ -1,5 +1,5 @@
-// How many drafts pay: measured acceptance of each text, measured seconds of steps by their tokens, and the choice of
-// lengths that makes the most tokens a second of a step. Pure: time is a parameter.
+// How many drafts pay: measured acceptance of each sequence, measured seconds of steps by their tokens, and the choice
+// of lengths that makes the most tokens a second of a step. Pure: time is a parameter.
 #pragma once
 
 #include <array>
@@ -9,9 +9,9 @@
 
 namespace octet {
 
-// The chance that a draft of a text is right, given that those before it are; old outcomes count less and less, and
-// without drafts it goes back to what is assumed of a new text, so that drafts are tried again. A text that was tried
-// is also thought to be like all texts: else chance makes long drafts of one and none of another.
+// The chance that a draft of a sequence is right, given that those before it are; old outcomes count less and less, and
+// without drafts it goes back to what is assumed of a new sequence, so that drafts are tried again. A sequence that was
+// tried is also thought to be like all sequences: else chance makes long drafts of one and none of another.
 class Acceptance {
  public:
   explicit Acceptance(double kept = 0.9) : kept_(kept) {}  // of earlier outcomes with each new one
@@ -47,19 +47,19 @@ class StepCosts {
 
 struct DraftChoice {
   double acceptance = 0;
-  int64_t available = 0;  // drafts of the text
+  int64_t available = 0;  // drafts of the sequence
   int64_t chosen = 0;     // of them
 };
 
 struct StepLoad {
-  int64_t tokens = 0;        // of the step without drafts, each a text's next
+  int64_t tokens = 0;        // of the step without drafts, each a sequence's next
   int64_t room = 0;          // drafts that the step can verify
-  double draft_seconds = 0;  // of a run of the draft model: as many as the longest text's drafts
+  double draft_seconds = 0;  // of a run of the draft model: as many as the longest sequence's drafts
 };
 
 // Sets `chosen`: drafts are taken in the order of their chance to be accepted, up to the room, as many as make the most
-// of (texts' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet, or all
-// are worth less than 5 %.
+// of (sequences' tokens + accepted drafts) / seconds of the step. 0 where no step without drafts was measured yet, or
+// all are worth less than 5 %.
 void choose_drafts(std::span<DraftChoice> texts, const StepLoad& load, const StepCosts& plain,
                    const StepCosts& drafted);
 

@@ -31,7 +31,7 @@ TEST(Acceptance, FollowsOutcomesAndForgets) {
   EXPECT_NEAR(sum, 0.6, 0.03);  // drawn a little to 0.8
 }
 
-// Texts that are alike get rates that are, however short they are; what a new one does is its own.
+// Sequences that are alike get rates that are, however short they are; what a new one does is its own.
 TEST(Acceptance, FollowsAllTexts) {
   Philox random(3);
   Acceptance all(0.995);
@@ -93,7 +93,7 @@ TEST(ChooseDrafts, AsManyAsPay) {
   EXPECT_LT(chosen(0.8, 512, 1, 0.02), 100) << "load";
 }
 
-// 128 texts with 4 drafts each were tried and did not pay: fewer are tried next, not none.
+// 128 sequences with 4 drafts each were tried and did not pay: fewer are tried next, not none.
 TEST(ChooseDrafts, FewerThanWereMeasuredAreTried) {
   StepCosts plain, drafted;
   plain.observe(128, 4.6);

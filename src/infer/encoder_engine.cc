@@ -81,7 +81,7 @@ EncoderEngine::Step EncoderEngine::next_step() {
   Step step;
   int64_t tokens = 0;
   while (!queue_.empty() && std::ssize(step) < parts_.runner->max_sequences()) {
-    RequestText& text = *queue_.front();
+    RequestSequence& text = *queue_.front();
     Request& request = *text.request;
     const double limit = request.asked.timeout_seconds, waited = now() - request.submitted;
     const bool late = limit > 0 && waited > limit;
@@ -105,7 +105,7 @@ void EncoderEngine::launch(Step step) {
   std::vector<EncoderSequence> sequences;
   int64_t tokens = 0;
   ++counts_.steps;
-  for (RequestText* text : step) {
+  for (RequestSequence* text : step) {
     const GenerationRequest& asked = text->request->asked;
     sequences.push_back({asked.prompt_ids, asked.token_types, asked.left_out});
     tokens += text->request->prompt_tokens;
@@ -132,7 +132,7 @@ void EncoderEngine::collect() {
     if (!step[s]->over()) give(*step[s], std::span(values).subspan(s * width, width));
 }
 
-void EncoderEngine::give(RequestText& text, std::span<const float> values) {
+void EncoderEngine::give(RequestSequence& text, std::span<const float> values) {
   if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
     return postprocess_.end(text, FinishReason::kError, ErrorKind::kInternal,
                             "the model's values for this input are not finite");

@@ -32,22 +32,22 @@ class EncoderEngine final : public EngineThread {
   const std::vector<int32_t>& end_tokens() const override { return no_ids_; }
 
  private:
-  using Step = std::vector<RequestText*>;
+  using Step = std::vector<RequestSequence*>;
 
   std::unique_ptr<Request> read(GenerationRequest asked) const override;
   void admit(Request& request) override { queue_.push_back(request.sequences.data()); }
-  void leave(RequestText& text) override { std::erase(queue_, &text); }
+  void leave(RequestSequence& text) override { std::erase(queue_, &text); }
   void step() override;
   Step next_step();
   void launch(Step step);
   void collect();
-  void give(RequestText& text, std::span<const float> values);
+  void give(RequestSequence& text, std::span<const float> values);
 
   EncoderParts parts_;
   const std::vector<int32_t> no_ids_;
 
   // Of the engine's thread.
-  std::deque<RequestText*> queue_;
+  std::deque<RequestSequence*> queue_;
   std::deque<Step> launched_;
 };
 

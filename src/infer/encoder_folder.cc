@@ -75,9 +75,9 @@ bool applies_sigmoid(const std::string& folder) {
 
 EncoderFolder read_encoder_folder(const std::string& folder, const ModelConfig& model, const std::string& pooling) {
   EncoderFolder out;
-  constexpr int64_t kMostOfDecoder = 8192;  // whose positions reach further than one packed step should
+  constexpr int64_t kMaxOfDecoder = 8192;  // whose positions reach further than one packed step should
   const bool decoder = model_family(model.architecture).causal;  // its tokens may see their whole sequence
-  out.max_length = decoder ? std::min(model.max_positions, kMostOfDecoder) : model.max_positions;
+  out.max_length = decoder ? std::min(model.max_positions, kMaxOfDecoder) : model.max_positions;
   out.pooling = decoder ? Pooling::kLast : Pooling::kCls;
   if (const Json modules = read_optional(folder + "/modules.json"); modules.is_array())
     read_modules(folder, modules, out);

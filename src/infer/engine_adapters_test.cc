@@ -148,7 +148,7 @@ TEST(EngineAdapters, VirtualTokensStandInFrontOfThePrompt) {
     const auto prompt = request.prompt_ids;
     request.prompt_ids = prefix;
     request.prompt_ids.insert(request.prompt_ids.end(), prompt.begin(), prompt.end());
-    if (request.sampling.repetition_penalty != 1) continue;  // it counts the text's own tokens
+    if (request.sampling.repetition_penalty != 1) continue;  // it counts the sequence's own tokens
     EXPECT_EQ(text.ids, collect_one(plain->submit(request)).ids) << "request " << i;
   }
   GenerationRequest again = request_of(4, "tuned");
@@ -174,7 +174,7 @@ TEST(EngineAdapters, VirtualTokensStandInFrontOfThePrompt) {
     }
 }
 
-// Beams, and texts of one request that part.
+// Beams, and sequences of one request that part.
 TEST(EngineAdapters, BeamsAndSiblingsHaveTheirRequestsAdapter) {
   const ModelConfig model = tiny_model();
   const MemoryWeights base(model);

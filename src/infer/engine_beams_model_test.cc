@@ -1,4 +1,5 @@
-// Beam search with the real runner on the CPU: the fixtures of transformers, and scores that the model gives the texts.
+// Beam search with the real runner on the CPU: the fixtures of transformers, and scores that the model gives the
+// sequences.
 #include "base/testing/test_data.h"
 #include "infer/plan_runner.h"
 #include "infer/testing/beam_fixtures.h"
@@ -13,7 +14,7 @@ TEST(EngineBeamsModel, EqualsTransformers) {
   expect_beams_of_transformers(folder, {.device = "cpu", .block_size = 4});
 }
 
-// A text's score is what its prompt and tokens give as one prompt, whose keys and values no fork has touched.
+// A sequence's score is what its prompt and tokens give as one prompt, whose keys and values no fork has touched.
 TEST(EngineBeamsModel, ScoresAreThoseOfTheWholeTexts) {
   const ModelConfig model{.architecture = "llama",
                           .vocab_size = 61,

@@ -1,4 +1,4 @@
-// Beam search in the engine on the fake runner: any mix with other texts, and every fault.
+// Beam search in the engine on the fake runner: any mix with other sequences, and every fault.
 #include <cmath>
 #include <set>
 
@@ -95,7 +95,7 @@ void expect_no_blocks_used(Engine& engine) {
   EXPECT_EQ(engine.stats().kv_blocks_used, 0);
 }
 
-// More texts at once than the cache holds.
+// More sequences at once than the cache holds.
 RunnerLimits crowded(RunnerLimits limits) {
   limits.sequences = 20, limits.rows = limits.masks = 32;
   return limits;
@@ -239,7 +239,7 @@ TEST(EngineBeamsFaults, TextsThatCannotBeFoundEndAlone) {
   asked.beams = asked.n = 4;
   asked.mask = [](int64_t, std::span<const int32_t> generated, std::span<uint32_t> allowed) {
     std::ranges::fill(allowed, 0);
-    allowed[0] = generated.empty() ? 1U << 5 : 1U << 6 | 1U << 9;  // two texts: 5 6 and 5 9
+    allowed[0] = generated.empty() ? 1U << 5 : 1U << 6 | 1U << 9;  // two sequences: 5 6 and 5 9
   };
   const GenerationRequest other = some_request(8);
   GenerationStream stream = engine->submit(asked);

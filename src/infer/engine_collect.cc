@@ -1,4 +1,4 @@
-// The results of a step: tokens of texts, of drafts and of beams, for the scheduler's commit.
+// The results of a step: tokens of sequences, of drafts and of beams, for the scheduler's commit.
 #include <algorithm>
 #include <utility>
 
@@ -34,11 +34,11 @@ void EngineLoop::collect(bool ahead) {
   runner_seconds_ += speculation_.propose(candidates_, scheduler_);
 }
 
-// The tokens of the text whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns the
-// row behind them.
+// The tokens of the sequence whose rows begin at `row`: one, and one more behind each draft that is accepted. Returns
+// the row behind them.
 size_t EngineLoop::collect_text(const SampleOutput& output, size_t row) {
   const std::span rows = in_flight_.rows;
-  RequestText& sequence = *rows[row].sequence;
+  RequestSequence& sequence = *rows[row].sequence;
   const bool open = !sequence.over();
   int64_t accepted = 0, drafts = 0;
   while (rows[row + static_cast<size_t>(drafts)].draft >= 0) ++drafts;
@@ -67,7 +67,7 @@ size_t EngineLoop::collect_beams(const SampleOutput& output, size_t row) {
   const bool open = !request.over();
   const std::span steps = open ? postprocess_.append_beams(request, output, row) : std::span<const BeamSearch::Step>();
   for (size_t i = 0; i < count; ++i) {
-    const RequestText& beam = request.sequences[i];
+    const RequestSequence& beam = request.sequences[i];
     SampledToken& result = sampled_.emplace_back(SampledToken{.id = beam.id, .end = FinishReason::kStop});
     if (steps.empty()) continue;
     result.token = steps[i].token;

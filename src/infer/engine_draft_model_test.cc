@@ -1,5 +1,5 @@
-// Speculation on real runners in fp32: by prompt lookup, by a smaller model, by the model itself, with the same texts
-// as without; and what an engine refuses.
+// Speculation on real runners in fp32: by prompt lookup, by a smaller model, by the model itself, with the same
+// sequences as without; and what an engine refuses.
 #include <filesystem>
 
 #include "base/file.h"
@@ -70,7 +70,7 @@ TEST_P(EngineDrafts, TextsAreThoseWithoutDrafts) {
   const auto [recipe, cache, blocks, draft_blocks] = GetParam();
   const auto request_of = [](uint64_t i) {
     GenerationRequest request = some_request(i);
-    // Texts that repeat themselves, for lookups.
+    // Sequences that repeat themselves, for lookups.
     if (i % 2 == 0) request.prompt_ids = {3, 4, 5, 6, 3, 4, 5, 6, 3, 4}, request.sampling.temperature = 0;
     if (i % 4 == 0) request.max_tokens = 30;
     if (i % 5 == 2) request.stop = {"C", "GH"};

@@ -48,7 +48,7 @@ ErrorKind kind_of(Refusal refusal) {
 }
 
 // Error kind and text of a sequence that the scheduler ended; none for other reasons.
-std::pair<ErrorKind, std::string> end_cause(FinishReason reason, const RequestText& sequence, double now) {
+std::pair<ErrorKind, std::string> end_cause(FinishReason reason, const RequestSequence& sequence, double now) {
   if (reason == FinishReason::kTimeout)
     return {ErrorKind::kLate, timeout_text(*sequence.request, now, sequence.generated)};
   if (reason == FinishReason::kError) return {ErrorKind::kDevice, "the device failed during a step of this sequence"};
@@ -116,7 +116,7 @@ void EngineLoop::admit(Request& request) {
     requests_.erase(request.ticket);
     return mailbox_->ended();
   }
-  for (RequestText& sequence : request.sequences) {
+  for (RequestSequence& sequence : request.sequences) {
     sequence.id = submitted.id + sequence.sample;
     sequences_.emplace(sequence.id, &sequence);
   }
@@ -153,7 +153,7 @@ void EngineLoop::launch(const StepPlan& plan, double time) {
   planned_.drafts = planned_.beams = false;
   int64_t started = 0, started_tokens = 0;
   for (const ScheduledSequence& entry : plan.sequences) {
-    RequestText& sequence = sequence_of(entry);
+    RequestSequence& sequence = sequence_of(entry);
     if (!sequence.started) {
       if (first_step(sequence, entry, time)) started_tokens += sequence.request->prompt_tokens;
       ++started;
@@ -218,14 +218,14 @@ void EngineLoop::load_adapter(const std::string& name, const AdapterSpec& spec, 
   store().load(name, spec, tensors, replace);
 }
 
-RequestText& EngineLoop::sequence_of(const ScheduledSequence& entry) {
+RequestSequence& EngineLoop::sequence_of(const ScheduledSequence& entry) {
   SlotUser& user = slots_[static_cast<size_t>(entry.slot)];
   if (user.id != entry.id) user = {entry.id, sequences_.at(entry.id)};
   return *user.sequence;
 }
 
 // True for the first of its request.
-bool EngineLoop::first_step(RequestText& sequence, const ScheduledSequence& entry, double time) {
+bool EngineLoop::first_step(RequestSequence& sequence, const ScheduledSequence& entry, double time) {
   Request& request = *sequence.request;
   sequence.started = true;
   if (request.waiting-- != std::ssize(request.sequences)) return false;
@@ -241,7 +241,7 @@ void EngineLoop::handle_finished() {
   for (const FinishedSequence& finished : scheduler_.take_finished()) {
     auto found = sequences_.find(finished.id);
     if (found == sequences_.end()) continue;
-    RequestText& sequence = *found->second;
+    RequestSequence& sequence = *found->second;
     const auto [kind, text] = end_cause(finished.reason, sequence, now());
     postprocess_.end(sequence, finished.reason, kind, text);
     --sequence.request->unreported;
@@ -266,7 +266,7 @@ void EngineLoop::count_step(double seconds) {
   counts_.running = scheduler_.stats().running;
   counts_.waiting = scheduler_.stats().waiting;
   counts_.generated_tokens = postprocess_.generated_tokens();
-  speculation_.tell(counts_);
+  speculation_.report(counts_);
   counts_.seconds += seconds;
   counts_.wait_seconds += wait_seconds_;
   counts_.host_seconds += seconds - wait_seconds_ - runner_seconds_;

@@ -85,19 +85,19 @@ class EngineLoop final : public EngineThread {
   };
   struct SlotUser {
     SequenceId id = -1;
-    RequestText* sequence = nullptr;
+    RequestSequence* sequence = nullptr;
   };
 
   std::unique_ptr<Request> read(GenerationRequest asked) const override { return prepare(std::move(asked), model_); }
   void admit(Request& request) override;
-  void leave(RequestText& sequence) override { scheduler_.cancel(sequence.id); }
+  void leave(RequestSequence& sequence) override { scheduler_.cancel(sequence.id); }
   void step() override;
   void check_alive() override { parts_.runner->check_alive(); }
   AdapterStore& store() const;
   void write_adapter(const ScheduledSequence& entry, const HostAdapter& adapter);
   void launch(const StepPlan& plan, double time);
-  RequestText& sequence_of(const ScheduledSequence& entry);
-  bool first_step(RequestText& sequence, const ScheduledSequence& entry, double time);
+  RequestSequence& sequence_of(const ScheduledSequence& entry);
+  bool first_step(RequestSequence& sequence, const ScheduledSequence& entry, double time);
   void handle_finished();
   void collect(bool ahead);
   size_t collect_text(const SampleOutput& output, size_t row);
@@ -115,13 +115,13 @@ class EngineLoop final : public EngineThread {
   ForwardBuilder forward_builder_;
   SampleBuilder sample_builder_;
   Speculation speculation_;
-  std::unordered_map<SequenceId, RequestText*> sequences_;  // not yet reported as ended by the scheduler
+  std::unordered_map<SequenceId, RequestSequence*> sequences_;  // not yet reported as ended by the scheduler
   std::vector<SlotUser> slots_;
   TenantSalts salts_;
   std::vector<uint64_t> written_;     // by slot: the adapter whose bytes it holds
   InFlightStep planned_, in_flight_;  // forward launched; forward and sampling launched
   std::vector<SampleBuilder::Failure> failed_;
-  std::vector<Speculation::Candidate> candidates_;  // of drafts: texts of the step collected last
+  std::vector<Speculation::Candidate> candidates_;  // of drafts: sequences of the step collected last
   std::vector<SampledToken> sampled_;
   bool was_ahead_ = false;  // the step collected last was collected behind the next one's forward
   double runner_seconds_ = 0, wait_seconds_ = 0;

@@ -1,4 +1,4 @@
-// Log-probabilities of prompt tokens: chunked, beside other texts, in a full cache, without a token sampled.
+// Log-probabilities of prompt tokens: chunked, beside other sequences, in a full cache, without a token sampled.
 #include <cmath>
 
 #include "infer/testing/engine_test.h"

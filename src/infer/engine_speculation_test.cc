@@ -197,7 +197,8 @@ TEST(EngineSpeculation, ADrafterThatFailsLeavesItsTexts) {
   }
 }
 
-// Texts that are cancelled and time out among others, in a cache that is full: blocks come back, the others are right.
+// Sequences that are cancelled and time out among others, in a cache that is full: blocks come back, the others are
+// right.
 TEST(EngineSpeculation, CancelledAndLateTextsGiveTheirBlocksBack) {
   for (const SchedulingPolicy policy : {SchedulingPolicy::kMaxUtilization, SchedulingPolicy::kNeverEvict}) {
     EngineOptions options = always();
@@ -248,7 +249,8 @@ TEST(EngineSpeculation, ADeviceThatFailsEndsEveryText) {
               ErrorKind::kDevice);
 }
 
-// A callback that throws on tokens that are only guessed ends nothing; on the text's own it ends the text alone.
+// A callback that throws on tokens that are only guessed ends nothing; on the sequence's own it ends the sequence
+// alone.
 TEST(EngineSpeculation, AMaskThatThrowsEndsItsTextWhereItWouldWithout) {
   for (const size_t at : {5u, 1000u}) {
     GenerationRequest request{

@@ -1,5 +1,5 @@
-// What a server needs of streams and the engine: news without a waiting thread, what ended a text, special tokens, the
-// engine's life seen from outside.
+// What a server needs of streams and the engine: news without a waiting thread, what ended a sequence, special tokens,
+// the engine's life seen from outside.
 #include <barrier>
 #include <condition_variable>
 #include <deque>

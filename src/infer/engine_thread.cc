@@ -116,7 +116,7 @@ bool EngineThread::receive(double seconds) {
 }
 
 void EngineThread::end(Request& request, FinishReason reason, ErrorKind kind, const std::string& error) {
-  for (RequestText& text : request.sequences) {
+  for (RequestSequence& text : request.sequences) {
     postprocess_.end(text, reason, kind, error);
     leave(text);
   }
@@ -125,7 +125,7 @@ void EngineThread::end(Request& request, FinishReason reason, ErrorKind kind, co
 void EngineThread::deliver() {
   stopped_.clear();
   postprocess_.deliver(now(), stopped_);
-  for (RequestText* text : stopped_) leave(*text);
+  for (RequestSequence* text : stopped_) leave(*text);
   std::vector<Request*>& completed = postprocess_.completed();
   for (Request* request : completed) count_outcome(request->outcome);
   retiring_.insert(retiring_.end(), completed.begin(), completed.end());
@@ -136,7 +136,7 @@ void EngineThread::deliver() {
 void EngineThread::retire() {
   std::erase_if(retiring_, [this](Request* request) {
     const bool in_flight = std::ranges::any_of(
-        request->sequences, [this](const RequestText& text) { return text.last_step > committed_step_; });
+        request->sequences, [this](const RequestSequence& text) { return text.last_step > committed_step_; });
     if (in_flight || request->unreported > 0) return false;
     if (request->waiting > 0)
       mailbox_->admitted(request->waiting,
@@ -162,7 +162,7 @@ void EngineThread::end_all(FinishReason reason, ErrorKind kind, const std::strin
   mailbox_->close(ErrorKind::kDevice, message);
   receive(0);
   for (auto& [ticket, request] : requests_)
-    for (RequestText& text : request->sequences) postprocess_.end(text, reason, kind, message);
+    for (RequestSequence& text : request->sequences) postprocess_.end(text, reason, kind, message);
   stopped_.clear();
   postprocess_.deliver(now(), stopped_);
   for (Request* request : postprocess_.completed()) count_outcome(request->outcome);

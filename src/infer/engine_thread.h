@@ -41,8 +41,8 @@ class EngineThread : public Engine {
   virtual std::unique_ptr<Request> read(GenerationRequest asked) const = 0;
   // A request that was read and is among requests_, to be computed by later steps.
   virtual void admit(Request& request) = 0;
-  // This text has ended or is about to, and not by itself: no later step is to compute it.
-  virtual void leave(RequestText& text) = 0;
+  // This sequence has ended or is about to, and not by itself: no later step is to compute it.
+  virtual void leave(RequestSequence& text) = 0;
   virtual void step() = 0;
   virtual void check_alive() {}  // while there are no requests: throws where a device is lost
 
@@ -57,7 +57,7 @@ class EngineThread : public Engine {
 
   Postprocess postprocess_;
   std::unordered_map<int64_t, std::unique_ptr<Request>> requests_;  // by ticket
-  int64_t committed_step_ = 0;  // the last one whose results are there; RequestText::last_step counts alike
+  int64_t committed_step_ = 0;  // the last one whose results are there; RequestSequence::last_step counts alike
   bool stalled_ = false;        // the step computed nothing: only time or a cancellation helps
   EngineStats counts_;          // published after every step
 
@@ -75,7 +75,7 @@ class EngineThread : public Engine {
 
   std::vector<Request*> arrived_;   // and not admitted
   std::vector<Request*> retiring_;  // completed, perhaps still part of a step in flight
-  std::vector<RequestText*> stopped_;
+  std::vector<RequestSequence*> stopped_;
   std::vector<std::unique_ptr<Request>> incoming_;
   std::vector<int64_t> cancelled_;
 

@@ -36,7 +36,7 @@ class IdleEngine final : public EngineThread {
     return request;
   }
   void admit(Request& request) override { waiting_.push_back(&request); }
-  void leave(RequestText& text) override { std::erase(waiting_, text.request); }
+  void leave(RequestSequence& text) override { std::erase(waiting_, text.request); }
   void step() override {
     if (step_ && !waiting_.empty()) step_();
     while (!waiting_.empty()) end(*waiting_.front(), FinishReason::kStop);

@@ -20,7 +20,7 @@ void ModelDrafter::forget(SequenceId id) {
   texts_.erase(found);
 }
 
-// Of the texts that are not part of this call.
+// Of the sequences that are not part of this call.
 bool ModelDrafter::evict_oldest() {
   const Text* oldest = nullptr;
   for (const auto& [id, text] : texts_)
@@ -30,8 +30,8 @@ bool ModelDrafter::evict_oldest() {
   return true;
 }
 
-// Its state, without what does not continue the text any more: drafts that were wrong. Null: no room.
-ModelDrafter::Text* ModelDrafter::open(const DraftText& text) {
+// Its state, without what does not continue the sequence any more: drafts that were wrong. Null: no room.
+ModelDrafter::Text* ModelDrafter::open(const DraftSequence& text) {
   const auto known = text.tokens.first(text.tokens.size() - 1);  // the last one is always computed
   const auto found = texts_.find(text.id);
   if (found == texts_.end()) {
@@ -58,8 +58,8 @@ bool ModelDrafter::make_room(Text& own, int64_t tokens) {
   return blocks_.allocate(own.table, tokens, turn_, plan_.copies);
 }
 
-// Plans what the text lacks; true when its first draft comes of that.
-bool ModelDrafter::catch_up(DraftText& text, int64_t& budget) {
+// Plans what the sequence lacks; true when its first draft comes of that.
+bool ModelDrafter::catch_up(DraftSequence& text, int64_t& budget) {
   const RunnerLimits& limits = runner_->limits();
   const auto length = static_cast<int64_t>(text.tokens.size());
   if (budget == 0 || length + text.most > limits.context) return false;
@@ -104,7 +104,7 @@ void ModelDrafter::add(const Active& active, int64_t count) {
   drawn_.push_back(active);
 }
 
-// The step that was added: appends a draft to each text that it samples.
+// The step that was added: appends a draft to each sequence that it samples.
 void ModelDrafter::run() {
   if (!plan_.copies.empty()) runner_->copy_blocks(plan_.copies);
   runner_->forward(builder_.build(plan_));
@@ -120,11 +120,11 @@ void ModelDrafter::run() {
   drawn_.clear();
 }
 
-void ModelDrafter::propose(std::span<DraftText> texts) {
+void ModelDrafter::propose(std::span<DraftSequence> texts) {
   ++turn_;
   active_.clear();
   int64_t budget = runner_->limits().tokens, longest = 0;
-  for (DraftText& text : texts) {
+  for (DraftSequence& text : texts) {
     text.drafts.clear();
     if (text.most > 0 && catch_up(text, budget)) longest = std::max(longest, text.most);
   }

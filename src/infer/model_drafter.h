@@ -1,9 +1,9 @@
-// Drafts of a smaller model with the same vocabulary: a runner of its own with caches of its own. A text's drafts are
-// sampled with the text's options, seed and positions: the random numbers are those of the verifying model, so the two
-// choose the same token more often than two independent draws would (Gumbel-max coupling).
+// Drafts of a smaller model with the same vocabulary: a runner of its own with caches of its own. A sequence's drafts
+// are sampled with the sequence's options, seed and positions: the random numbers are those of the verifying model, so
+// the two choose the same token more often than two independent draws would (Gumbel-max coupling).
 //
-// A draft's forward and sampling run to their end before the next; what a text lacks (its prompt, accepted tokens) is
-// computed first, at most a step's tokens a call, and texts that are not through get no drafts yet.
+// A draft's forward and sampling run to their end before the next; what a sequence lacks (its prompt, accepted tokens)
+// is computed first, at most a step's tokens a call, and sequences that are not through get no drafts yet.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class ModelDrafter final : public Drafter {
   explicit ModelDrafter(std::unique_ptr<Runner> runner);
 
   bool runs_model() const override { return true; }
-  void propose(std::span<DraftText> texts) override;
+  void propose(std::span<DraftSequence> texts) override;
   void forget(SequenceId id) override;
 
  private:
@@ -27,19 +27,19 @@ class ModelDrafter final : public Drafter {
     SequenceId id = -1;
     TableId table = -1;
     int32_t slot = -1;
-    std::vector<int32_t> ids = {};  // computed or about to be: the text's tokens, then drafts
+    std::vector<int32_t> ids = {};  // computed or about to be: the sequence's tokens, then drafts
     int64_t computed = 0;
     int64_t turn = 0;  // the last propose() with it
   };
   struct Active {
-    DraftText* text;
+    DraftSequence* text;
     Text* own;
   };
 
-  Text* open(const DraftText& text);
+  Text* open(const DraftSequence& text);
   bool evict_oldest();
   bool make_room(Text& own, int64_t tokens);
-  bool catch_up(DraftText& text, int64_t& budget);
+  bool catch_up(DraftSequence& text, int64_t& budget);
   void add(const Active& active, int64_t count);
   void run();
 
@@ -50,7 +50,7 @@ class ModelDrafter final : public Drafter {
   std::vector<int32_t> free_slots_;
   StepPlan plan_;
   SampleInput sample_;
-  std::vector<Active> active_, drawn_;  // texts that are drafted; rows of the step
+  std::vector<Active> active_, drawn_;  // sequences that are drafted; rows of the step
   int64_t turn_ = 0;
 };
 

@@ -50,8 +50,8 @@ void NgramIndex::find(std::span<const int32_t> tokens, int64_t most, std::vector
   }
 }
 
-void NgramDrafter::propose(std::span<DraftText> texts) {
-  for (DraftText& text : texts) texts_[text.id].find(text.tokens, text.most, text.drafts);
+void NgramDrafter::propose(std::span<DraftSequence> texts) {
+  for (DraftSequence& text : texts) texts_[text.id].find(text.tokens, text.most, text.drafts);
 }
 
 }  // namespace octet

@@ -9,11 +9,11 @@
 
 namespace octet {
 
-// Where n-grams of one text occur. Grows with the text.
+// Where n-grams of one sequence occur. Grows with the sequence.
 class NgramIndex {
  public:
   // Up to `most` tokens that followed the latest earlier occurrence of the longest n-gram that ends `tokens`. A run
-  // that reaches the end of the text goes on with itself. `tokens` continues those of the last call.
+  // that reaches the end of the sequence goes on with itself. `tokens` continues those of the last call.
   void find(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>& drafts);
 
  private:
@@ -33,7 +33,7 @@ class NgramIndex {
 class NgramDrafter final : public Drafter {
  public:
   bool runs_model() const override { return false; }
-  void propose(std::span<DraftText> texts) override;
+  void propose(std::span<DraftSequence> texts) override;
   void forget(SequenceId id) override { texts_.erase(id); }
 
  private:

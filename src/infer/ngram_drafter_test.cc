@@ -29,7 +29,7 @@ TEST(NgramIndex, ARunGoesOnWithItself) {
   EXPECT_EQ(found(index, {8, 1, 2, 1, 2}, 5), (std::vector<int32_t>{1, 2, 1, 2, 1}));
 }
 
-// Grown token by token it finds what a search through all of the text finds.
+// Grown token by token it finds what a search through all of the sequence finds.
 TEST(NgramIndex, EqualsASearch) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Philox random(seed);
@@ -57,7 +57,7 @@ TEST(NgramIndex, EqualsASearch) {
 TEST(NgramDrafter, KeepsTextsApart) {
   NgramDrafter drafter;
   const std::vector<int32_t> a = {1, 2, 3, 1, 2}, b = {1, 2, 4, 1, 2};
-  std::vector<DraftText> texts = {{.id = 1, .tokens = a, .most = 1}, {.id = 2, .tokens = b, .most = 1}};
+  std::vector<DraftSequence> texts = {{.id = 1, .tokens = a, .most = 1}, {.id = 2, .tokens = b, .most = 1}};
   for (int turn = 0; turn < 2; ++turn) {
     drafter.propose(texts);
     EXPECT_EQ(texts[0].drafts, std::vector<int32_t>{3});

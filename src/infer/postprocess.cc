@@ -51,7 +51,7 @@ std::vector<TokenLogprob> next_of_beam(const Request& request, const SampleOutpu
 
 }  // namespace
 
-FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput& output, size_t row, int32_t id) {
+FinishReason Postprocess::append_token(RequestSequence& sequence, const SampleOutput& output, size_t row, int32_t id) {
   if (sequence.over()) return FinishReason::kNone;
   const Request& request = *sequence.request;
   if (request.asked.max_tokens == 0) return FinishReason::kNone;  // only the prompt's were wanted
@@ -79,7 +79,7 @@ FinishReason Postprocess::append_token(RequestText& sequence, const SampleOutput
   return FinishReason::kNone;
 }
 
-void Postprocess::append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row) {
+void Postprocess::append_prompt_token(RequestSequence& sequence, int32_t id, const SampleOutput& output, size_t row) {
   if (sequence.over()) return;
   touch(sequence);
   const bool chosen = output.ids[row] == id;  // not where its logit is not finite
@@ -94,7 +94,7 @@ std::span<const BeamSearch::Step> Postprocess::append_beams(Request& request, co
                           .top = top_of(output, row + i, std::max<int64_t>(request.asked.logprobs, 0))});
   const std::span steps = request.search->advance(beam_rows_);
   for (size_t i = 0; i < steps.size(); ++i) {
-    RequestText& beam = request.sequences[i];
+    RequestSequence& beam = request.sequences[i];
     beam.generated = request.search->length();
     if (beam.counts) beam.counts->add_output(steps[i].token);
   }
@@ -105,7 +105,7 @@ std::span<const BeamSearch::Step> Postprocess::append_beams(Request& request, co
 void Postprocess::end_search(Request& request) {
   std::vector<BeamSearch::Text> texts = request.search->texts();
   for (int64_t i = 0; i < request.asked.n; ++i) {
-    RequestText& sequence = request.sequences[static_cast<size_t>(i)];
+    RequestSequence& sequence = request.sequences[static_cast<size_t>(i)];
     if (i >= std::ssize(texts)) {
       end(sequence, FinishReason::kError, ErrorKind::kInternal,
           fmt::format("beam search: only {} sequences can be found: the mask and biases forbid all others, or the "
@@ -127,7 +127,7 @@ void Postprocess::end_search(Request& request) {
   }
 }
 
-void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind, const std::string& error) {
+void Postprocess::end(RequestSequence& sequence, FinishReason reason, ErrorKind kind, const std::string& error) {
   if (sequence.over()) return;
   touch(sequence);
   sequence.news.finished = reason;
@@ -136,7 +136,7 @@ void Postprocess::end(RequestText& sequence, FinishReason reason, ErrorKind kind
 }
 
 // Appends the text of the new ids; true when a stop string ended it.
-bool Postprocess::add_text(RequestText& sequence) {
+bool Postprocess::add_text(RequestSequence& sequence) {
   GenerationEvent& news = sequence.news;
   const int64_t min_tokens = sequence.request->asked.min_tokens;  // stop strings are behind their text
   for (size_t i = 0; i < news.ids.size(); ++i) {
@@ -153,7 +153,7 @@ bool Postprocess::add_text(RequestText& sequence) {
 }
 
 // Appends text held back as a possible part of a character or stop string.
-void Postprocess::finish_text(RequestText& sequence) {
+void Postprocess::finish_text(RequestSequence& sequence) {
   std::string text = sequence.decoder->finish();
   const GenerationRequest& asked = sequence.request->asked;
   sequence.news.text += sequence.generated <= asked.min_tokens ? std::move(text) : sequence.stops.push(text);
@@ -161,8 +161,8 @@ void Postprocess::finish_text(RequestText& sequence) {
   if (asked.include_stop && sequence.news.stop_id < 0) sequence.news.text += sequence.news.stop;
 }
 
-void Postprocess::deliver(double now, std::vector<RequestText*>& stopped) {
-  for (RequestText* sequence : touched_) {
+void Postprocess::deliver(double now, std::vector<RequestSequence*>& stopped) {
+  for (RequestSequence* sequence : touched_) {
     GenerationEvent& news = sequence->news;
     sequence->touched = false;
     if (sequence->decoder) {

@@ -21,36 +21,36 @@ class Postprocess {
 
   // Appends a token, the one of row `row` or a draft that is taken in its place. Returns the finish reason for the
   // scheduler: kNone, kStop or kError.
-  FinishReason append_token(RequestText& sequence, const SampleOutput& output, size_t row, int32_t id);
+  FinishReason append_token(RequestSequence& sequence, const SampleOutput& output, size_t row, int32_t id);
   // Appends the log-probability of the prompt's token `id`, given by row `row`: of its predecessor, sampled with a bias
   // that leaves `id` alone.
-  void append_prompt_token(RequestText& sequence, int32_t id, const SampleOutput& output, size_t row);
+  void append_prompt_token(RequestSequence& sequence, int32_t id, const SampleOutput& output, size_t row);
   // Goes on with a search whose beams' rows begin at `row`. Returns the beams' steps; none: the search is over, and its
-  // texts have their ends.
+  // sequences have their ends.
   std::span<const BeamSearch::Step> append_beams(Request& request, const SampleOutput& output, size_t row);
   // Ends the sequence for a reason other than a token. The first reason is kept.
-  void end(RequestText& sequence, FinishReason reason, ErrorKind kind = ErrorKind::kNone,
+  void end(RequestSequence& sequence, FinishReason reason, ErrorKind kind = ErrorKind::kNone,
            const std::string& error = {});
   // Publishes the events recorded since the last call. Sequences ended by a stop string are added to `stopped`.
-  void deliver(double now, std::vector<RequestText*>& stopped);
+  void deliver(double now, std::vector<RequestSequence*>& stopped);
   // Requests whose last sequence deliver() has closed.
   std::vector<Request*>& completed() { return completed_; }
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:
-  void touch(RequestText& sequence) {
+  void touch(RequestSequence& sequence) {
     if (sequence.touched) return;
     sequence.touched = true;
     touched_.push_back(&sequence);
   }
   void end_search(Request& request);
-  bool add_text(RequestText& sequence);
-  void finish_text(RequestText& sequence);
+  bool add_text(RequestSequence& sequence);
+  void finish_text(RequestSequence& sequence);
 
   int64_t tokenizer_vocab_;  // ids from this value on have no text
   int64_t generated_tokens_ = 0;
   std::vector<BeamSearch::Row> beam_rows_;
-  std::vector<RequestText*> touched_;
+  std::vector<RequestSequence*> touched_;
   std::vector<Request*> completed_;
 };
 

@@ -35,7 +35,7 @@ RankedRunner::~RankedRunner() { team_->close(); }
 
 // No device waits for another before all ranks are there: one that fails until then can let go of its memory.
 void RankedRunner::start(const LocalRank& rank, Runner& runner) {
-  team_->meet();
+  team_->barrier();
   if (rank.devices != nullptr) runner.warm_up();
 }
 
@@ -47,7 +47,7 @@ void RankedRunner::note(const LocalRank& rank, const CallBytes& call, int64_t& s
 
 void RankedRunner::make_calls(const LocalRank& rank, Runner& runner) {
   int64_t step = 0;
-  while (const RankTeam::Message call = team_->hear(rank)) {
+  while (const RankTeam::Message call = team_->receive(rank)) {
     note(rank, *call, step);
     make_call(runner, *call);
   }
@@ -63,7 +63,7 @@ bool RankedRunner::follow() {
 template <typename Work>
 void RankedRunner::lead(CallBytes call, const Work& work) {
   const auto shared = std::make_shared<const CallBytes>(std::move(call));
-  team_->tell(shared);
+  team_->broadcast(shared);
   const auto made = [&](const LocalRank& rank) {
     note(rank, *shared, step_);
     work();

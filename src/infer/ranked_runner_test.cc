@@ -92,7 +92,7 @@ class RandomWeights final : public WeightSource {
 
 constexpr int32_t kTexts = 6;
 
-// Log-probabilities of a token behind each text.
+// Log-probabilities of a token behind each sequence.
 std::vector<float> scores(Runner& runner) {
   std::vector<Text> texts(kTexts);
   Driver driver(runner);

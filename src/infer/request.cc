@@ -35,7 +35,7 @@ void check_numbers(const GenerationRequest& asked, const ServedModel& model) {
   check_ids("stop_ids", asked.stop_ids, model.vocab);
 }
 
-// What beams leave out has no meaning in a search, or none that texts of other engines agree on.
+// What beams leave out has no meaning in a search, or none that sequences of other engines agree on.
 void check_beams(const GenerationRequest& asked, const ServedModel& model) {
   const auto require = [](bool holds, const char* name, const auto& value, const char* want) {
     check(holds, ErrorCode::kInvalidArgument, "{}: {} with beams (want {})", name, value, want);
@@ -168,7 +168,7 @@ std::unique_ptr<Request> prepare(GenerationRequest asked, const ServedModel& mod
   if (only) request->adjusted = request->max_adjusted = 1;  // as the row of any score
   request->sequences.resize(static_cast<size_t>(std::max(asked.n, asked.beams)));
   for (size_t i = 0; i < request->sequences.size(); ++i) {
-    RequestText& sequence = request->sequences[i];
+    RequestSequence& sequence = request->sequences[i];
     sequence.request = request.get();
     sequence.sample = sequence.news.sample = static_cast<int64_t>(i);
     sequence.closed = sequence.sample >= asked.n;

@@ -53,7 +53,7 @@ struct ServedModel {
 struct Request;
 
 // The output of one sequence of a request.
-struct RequestText {
+struct RequestSequence {
   Request* request = nullptr;
   SequenceId id = -1;                      // the scheduler's
   int64_t sample = 0;                      // 0 .. n-1; of a search also the beam
@@ -75,25 +75,26 @@ struct RequestText {
 struct Request {
   GenerationRequest asked;
   std::vector<int32_t> prompt = {};  // moved to the scheduler when it admits the request
-  int64_t prompt_tokens = 0;         // of the text; virtual_tokens of the adapter stand in front of them
+  int64_t prompt_tokens = 0;         // of the sequence; virtual_tokens of the adapter stand in front of them
   int32_t last = -1;                 // of a prompt that is only scored: its last token, no longer in `prompt`; -1: none
   AdapterUse adapter = {};
   int64_t virtual_tokens() const { return adapter.get() != nullptr ? adapter.get()->virtual_tokens : 0; }
   std::vector<int32_t> end_ids = {};  // end tokens and stop ids: they end the sequence and are not part of it
   std::vector<std::pair<int32_t, std::string>> stop_tokens = {};  // of end_ids: special tokens that are stop strings
-  bool computes = true;                                           // false: its texts end as they begin
+  bool computes = true;                                           // false: its sequences end as they begin
   bool adjusts = false;                                           // has biases, penalties or min_tokens
   int64_t adjusted = 0;      // number of logits adjusted for a sequence's first token,
   int64_t max_adjusted = 0;  // and the maximum for any of its tokens
   bool text_start = true;    // the prompt has special tokens only
   std::shared_ptr<StreamState> stream = {};
-  std::optional<BeamSearch> search = {};    // none: its texts are sampled
-  std::vector<RequestText> sequences = {};  // n, or the beams: of these the first n give texts, the others are closed
+  std::optional<BeamSearch> search = {};  // none: its sequences are sampled
+  std::vector<RequestSequence> sequences =
+      {};  // n, or the beams: of these the first n give sequences, the others are closed
   int64_t ticket = 0;
   uint64_t salt = 0;                                 // of cache_salt
   int64_t open = 0;                                  // sequences whose end is not published
   int64_t waiting = 0;                               // sequences that have not been part of a step
-  bool over() const { return sequences[0].over(); }  // of a search, whose texts end together
+  bool over() const { return sequences[0].over(); }  // of a search, whose sequences end together
   double submitted = 0;                              // seconds on the engine's clock
   int64_t unreported = 0;                            // sequences whose end the scheduler has not reported
   FinishReason outcome = FinishReason::kNone;        // worst finish reason of its sequences

@@ -27,7 +27,7 @@ const SampleInput& SampleBuilder::build(std::span<Row> rows, std::vector<Failure
   masks_.clear();
   mask_count_ = 0;
   for (size_t r = 0; r < count; ++r) {
-    RequestText& sequence = *rows[r].sequence;
+    RequestSequence& sequence = *rows[r].sequence;
     const Request& request = *sequence.request;
     SampleRow row = {.temperature = 0};
     sample_.store[r] = rows[r].draft < 0 && rows[r].ahead == 0 && rows[r].beams == 0 ? rows[r].slot : -1;
@@ -74,7 +74,7 @@ void SampleBuilder::want_masks(std::span<Row> rows, size_t row, std::vector<Fail
 
 // The scheduler limits the total to SchedulerOptions::max_adjusted.
 void SampleBuilder::add_entries(std::span<const Row> rows, size_t row) {
-  RequestText& sequence = *rows[row].sequence;
+  RequestSequence& sequence = *rows[row].sequence;
   if (!sequence.counts) {
     const Request& request = *sequence.request;
     sequence.counts.emplace(request.asked.sampling, request.asked.min_tokens, request.end_ids);
@@ -87,10 +87,10 @@ void SampleBuilder::add_entries(std::span<const Row> rows, size_t row) {
   for (size_t i = 1; i <= ahead; ++i) sequence.counts->remove_output(rows[row - i].draft);
 }
 
-// The masks of one text. A row behind a draft that its mask forbids, or where the callback fails, is not usable; the
-// first row's failure is the text's.
+// The masks of one sequence. A row behind a draft that its mask forbids, or where the callback fails, is not usable;
+// the first row's failure is the sequence's.
 void SampleBuilder::make_masks(Masks& masks, std::span<Row> rows) {
-  const RequestText& sequence = *rows[masks.row].sequence;
+  const RequestSequence& sequence = *rows[masks.row].sequence;
   const Request& request = *sequence.request;
   const auto known =
       scheduler_.tokens(sequence.id).subspan(static_cast<size_t>(request.virtual_tokens() + request.prompt_tokens));
@@ -119,7 +119,7 @@ void SampleBuilder::make_masks(Masks& masks, std::span<Row> rows) {
   for (size_t row = masks.row + done; row > masks.row && rows[row - 1].draft >= 0; ++row) rows[row].usable = false;
 }
 
-// Each text's are made by whichever thread is free next: some take a thousand times as long as others.
+// Each sequence's are made by whichever thread is free next: some take a thousand times as long as others.
 void SampleBuilder::add_masks(std::span<Row> rows, std::vector<Failure>& failed) {
   if (masks_.empty()) return;
   const auto count = static_cast<int64_t>(masks_.size());

@@ -16,15 +16,15 @@ class SampleBuilder {
   SampleBuilder(const RunnerLimits& limits, const Scheduler& scheduler);
 
   // Parameters of the rows to sample, in the order of the forward's logit_rows; rows of ended sequences are sampled
-  // greedily. Calls mask callbacks, those of different texts at once on the threads of base/threads.h. Sequences that
-  // cannot be sampled are added to `failed` with the reason. Valid until the next call.
+  // greedily. Calls mask callbacks, those of different sequences at once on the threads of base/threads.h. Sequences
+  // that cannot be sampled are added to `failed` with the reason. Valid until the next call.
   struct Failure {
-    RequestText* sequence;
+    RequestSequence* sequence;
     std::string reason;
     ErrorKind kind = ErrorKind::kInternal;
   };
   struct Row {
-    RequestText* sequence;
+    RequestSequence* sequence;
     int32_t slot;
     int32_t target = -1;  // >= 0: the log-probability of this token is wanted, nothing is sampled
     bool ends = false;    // the target is the last token of a prompt that is scored only
@@ -36,7 +36,7 @@ class SampleBuilder {
   const SampleInput& build(std::span<Row> rows, std::vector<Failure>& failed);
 
  private:
-  struct Masks {  // of one text's rows
+  struct Masks {  // of one sequence's rows
     size_t row = 0, count = 0;
     size_t first = 0;  // among the step's masks
     std::string error = {};

@@ -92,7 +92,7 @@ TEST_P(EveryPolicy, CancelsAtAnyMoment) {
     }
 }
 
-// Right drafts are taken in one step, wrong ones leave nothing behind: of a text alone, in every block position.
+// Right drafts are taken in one step, wrong ones leave nothing behind: of a sequence alone, in every block position.
 TEST_P(EveryPolicy, DraftsChangeNoToken) {
   for (const BlockManagerOptions& blocks : {full(40), full_and_window(40, 20), full(22)}) {
     FakeEngine engine(options(policy()), blocks, lag());
@@ -198,7 +198,7 @@ TEST(Scheduler, DraftsSaveSteps) {
   EXPECT_EQ(blocks.stats(0).cached, 1);  // of the seven tokens delivered
 }
 
-// A text that drafts as much as it may leaves rows, adjusted logits and blocks to those behind it.
+// A sequence that drafts as much as it may leaves rows, adjusted logits and blocks to those behind it.
 TEST(Scheduler, DraftsCostOthersNothing) {
   SchedulerOptions o = options();
   o.max_logit_rows = 8;

@@ -79,7 +79,7 @@ class ProgramBuilder {
           "context: {} tokens exceed the model's {} positions", limits.context, model_.max_positions);
     limits.tokens = o.max_step_tokens;
     limits.sequences = std::min(o.max_sequences, o.max_step_tokens);
-    // Drafts pay with few texts: many have a row each.
+    // Drafts pay with few sequences: many have a row each.
     const int64_t verified = std::min(limits.sequences * (1 + options_.draft_tokens()), kVerifiedRows);
     limits.rows = limits.masks = std::min(std::max(limits.sequences, verified), o.max_step_tokens);
     limits.vocab = model_.embedding.vocab_size;
@@ -176,7 +176,7 @@ class ProgramBuilder {
     const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);
-    // A text and its drafts: few tokens, each padded one costs.
+    // A sequence and its drafts: few tokens, each padded one costs.
     for (int64_t tokens = 2; options_.draft_tokens() > 0 && tokens < std::min(kSmallestMixed, out_.limits.tokens);
          tokens += tokens < 8 ? multiple : 4)
       if (tokens % multiple == 0)

@@ -29,7 +29,7 @@ struct ServingOptions {
   AdapterTables adapters = {};  // empty: none; its linears and types are found out below
   std::vector<std::string> adapter_targets = {};  // of adapted_linears()
 
-  // Tokens of a text that a step verifies beside its next one; 0: no speculation.
+  // Tokens of a sequence that a step verifies beside its next one; 0: no speculation.
   int64_t draft_tokens() const { return engine.draft.empty() ? 0 : engine.draft_tokens; }
 };
 

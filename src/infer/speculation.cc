@@ -15,8 +15,8 @@ constexpr int64_t kRecheck = 512, kRechecked = 3;
 class SimulatedDrafter final : public Drafter {
  public:
   bool runs_model() const override { return false; }
-  void propose(std::span<DraftText> texts) override {
-    for (DraftText& text : texts) text.drafts.assign(static_cast<size_t>(text.most), text.tokens.back());
+  void propose(std::span<DraftSequence> texts) override {
+    for (DraftSequence& text : texts) text.drafts.assign(static_cast<size_t>(text.most), text.tokens.back());
   }
   void forget(SequenceId) override {}
 };
@@ -28,13 +28,13 @@ std::unique_ptr<Drafter> make_simulated_drafter() { return std::make_unique<Simu
 Speculation::Speculation(std::unique_ptr<Drafter> drafter, const SpeculationOptions& options)
     : drafter_(std::move(drafter)), options_(options) {}
 
-bool Speculation::accepts(const RequestText& text, int32_t draft, int32_t sampled) const {
+bool Speculation::accepts(const RequestSequence& text, int32_t draft, int32_t sampled) const {
   if (options_.simulated < 0) return draft == sampled;
   const uint64_t word = mix64(static_cast<uint64_t>(text.id) * 1'000'003 + static_cast<uint64_t>(text.generated));
   return uniform_from_bits(static_cast<uint32_t>(word >> 32)) < options_.simulated;
 }
 
-void Speculation::verified(const RequestText& text, int64_t drafts, int64_t accepted) {
+void Speculation::verified(const RequestSequence& text, int64_t drafts, int64_t accepted) {
   if (!runs()) return;
   Acceptance& acceptance = acceptance_[text.id];
   if (drafts == 0) return acceptance.undrafted();
@@ -50,7 +50,7 @@ void Speculation::took(int64_t tokens, bool drafts, double seconds) {
   (drafts ? drafted_ : plain_).observe(tokens, drafts ? std::max(seconds - proposal_seconds_, 0.0) : seconds);
 }
 
-void Speculation::tell(EngineStats& stats) const {
+void Speculation::report(EngineStats& stats) const {
   stats.drafts = drafts_;
   stats.drafted_tokens = drafted_tokens_;
   stats.accepted_tokens = accepted_tokens_;
@@ -64,12 +64,12 @@ void Speculation::forget(SequenceId id) {
   drafter_->forget(id);
 }
 
-// The texts of which drafts are wanted, with the most that each can take.
+// The sequences of which drafts are wanted, with the most that each can take.
 void Speculation::gather(std::span<const Candidate> candidates, bool in_flight, const Scheduler& scheduler) {
   texts_.clear();
   wanted_.clear();
   for (const Candidate& candidate : candidates) {
-    const RequestText& text = *candidate.text;
+    const RequestSequence& text = *candidate.text;
     const GenerationRequest& asked = text.request->asked;
     if (text.over() || (options_.simulated >= 0 && asked.mask)) continue;
     int64_t most = asked.draft_tokens < 0 ? options_.draft_tokens : std::min(options_.draft_tokens, asked.draft_tokens);
@@ -101,8 +101,8 @@ bool Speculation::draft() {
   return true;
 }
 
-// At a token that ends the text, that the model does not have, or that the guide forbids.
-void Speculation::trim(const RequestText& text, DraftText& drafts) const {
+// At a token that ends the sequence, that the model does not have, or that the guide forbids.
+void Speculation::trim(const RequestSequence& text, DraftSequence& drafts) const {
   const Request& request = *text.request;
   const auto cannot_be = [&](int32_t id) {
     return id < 0 || id >= options_.vocab || std::ranges::find(request.end_ids, id) != request.end_ids.end();
@@ -116,10 +116,10 @@ void Speculation::trim(const RequestText& text, DraftText& drafts) const {
   drafts.drafts.resize(static_cast<size_t>(std::clamp<int64_t>(keep, 0, std::ssize(drafts.drafts))));
 }
 
-// Sets `most` of the texts to what pays; the largest of them.
+// Sets `most` of the sequences to what pays; the largest of them.
 int64_t Speculation::choose(int64_t tokens, int64_t room) {
   choices_.clear();
-  for (const DraftText& text : texts_)
+  for (const DraftSequence& text : texts_)
     choices_.push_back({.acceptance = acceptance_[text.id].rate(all_),
                         .available = drafter_->runs_model() ? text.most : std::ssize(text.drafts)});
   if (options_.adaptive) {
@@ -151,7 +151,7 @@ double Speculation::propose(std::span<const Candidate> candidates, Scheduler& sc
     const double seconds = proposal_seconds_ / static_cast<double>(longest);
     draft_seconds_ += (draft_seconds_ == 0 ? 1 : 0.1) * (seconds - draft_seconds_);
   }
-  for (DraftText& text : texts_) {
+  for (DraftSequence& text : texts_) {
     text.drafts.resize(std::min(text.drafts.size(), static_cast<size_t>(text.most)));
     scheduler.propose(text.id, text.drafts);
   }

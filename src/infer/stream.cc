@@ -68,7 +68,7 @@ void StreamState::abandon() {
   abandoned_ = true;
 }
 
-bool StreamState::tell() {
+bool StreamState::notify() {
   if (!on_news_ || abandoned_ || told_) return false;
   told_ = true;
   return true;
@@ -116,7 +116,7 @@ void StreamState::publish(const GenerationEvent& news, double seconds) {
       ready_.push_back(static_cast<size_t>(news.sample));
     }
     wake = reader_waits_;
-    told = tell();
+    told = notify();
   }
   if (wake) changed_.notify_one();
   if (told) on_news_();
@@ -132,7 +132,7 @@ void StreamState::refuse(FinishReason reason, ErrorKind kind, const std::string&
     texts_[0].ready = true;
     ready_.assign(1, 0);
     open_ = 0;
-    told = tell();
+    told = notify();
   }
   changed_.notify_one();
   if (told) on_news_();

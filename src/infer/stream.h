@@ -43,7 +43,7 @@ class StreamState {
     bool ready = false;
   };
 
-  bool tell();  // under the mutex: whether on_news is to be called
+  bool notify();  // under the mutex: whether on_news is to be called
 
   const int64_t ticket_;
   const std::shared_ptr<Mailbox> mailbox_;

@@ -57,8 +57,8 @@ class LayoutRequest {
   // values copies; the operand, settled.
   virtual Layout parameter_layout() const = 0;
   virtual Layout update_layout(size_t input) const = 0;
-  virtual void bring(size_t input, const Layout& want) = 0;  // by collectives; absent operands stay so
-  virtual void settle(size_t input) = 0;                     // sums become copies, or rows of the residual stream
+  virtual void redistribute(size_t input, const Layout& want) = 0;  // by collectives; absent operands stay so
+  virtual void reduce(size_t input) = 0;  // sums become copies, or rows of the residual stream
   // One more operand: what `op` makes of this one, with the node's attributes.
   virtual void append(Op op, size_t input) = 0;
 

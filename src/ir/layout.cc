@@ -119,13 +119,13 @@ Layout Layout::cut(int dim, const AxisList& axes) const {
   return with(dim, all, outer(dim));
 }
 
-Layout Layout::with_due(Pending kind, AxisSet axes) const {
+Layout Layout::with_pending(Pending kind, AxisSet axes) const {
   Layout result = *this;
-  result.due(kind) = axes;
+  result.pending_axes(kind) = axes;
   return result;
 }
 
-Layout Layout::settled() const {
+Layout Layout::without_pending() const {
   Layout result = *this;
   result.pending = {};
   return result;

@@ -94,8 +94,8 @@ struct Layout {
   bool copies() const { return cuts.empty() && !is_pending(); }
   bool is_pending() const { return !pending_axes().empty(); }
   AxisSet pending_axes() const { return pending[0] | pending[1] | pending[2] | pending[3]; }
-  AxisSet& due(Pending kind) { return pending[static_cast<size_t>(kind)]; }
-  AxisSet due(Pending kind) const { return pending[static_cast<size_t>(kind)]; }
+  AxisSet& pending_axes(Pending kind) { return pending[static_cast<size_t>(kind)]; }
+  AxisSet pending_axes(Pending kind) const { return pending[static_cast<size_t>(kind)]; }
 
   AxisList cut_axes(int dim) const;  // that cut this dim
   AxisSet cut_axes() const;          // that cut any
@@ -108,8 +108,8 @@ struct Layout {
     return with(dim, other.cut_axes(other_dim), other.outer(other_dim));
   }
   Layout only(int dim) const { return Layout().with_cuts_of(*this, dim, dim); }  // nothing else, nothing pending
-  Layout with_due(Pending kind, AxisSet axes) const;
-  Layout settled() const;  // nothing pending
+  Layout with_pending(Pending kind, AxisSet axes) const;
+  Layout without_pending() const;  // nothing pending
   // Dim d of this one becomes dim to[d]; -1: the dim is dropped, and its cuts with it.
   Layout moved(const std::vector<int>& to) const;
   bool operator==(const Layout&) const = default;

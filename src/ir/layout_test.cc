@@ -38,13 +38,13 @@ TEST(Mesh, RanksOfTheInnermostAxisAreNeighbours) {
 
 TEST(Layout, PartsOfADimAreInOrderOfItsAxes) {
   const Mesh mesh{{1, 2, 1, 3}};
-  const Layout layout = Layout().cut(0, {kDp}).cut(0, {kTp}).with_due(Pending::kMax, {});
+  const Layout layout = Layout().cut(0, {kDp}).cut(0, {kTp}).with_pending(Pending::kMax, {});
   EXPECT_EQ(whole_shape({4, 5}, layout, mesh), (Shape{24, 5}));
   EXPECT_EQ(first_element(layout, 0, 4, mesh, mesh.coordinate(5)), 20);
   EXPECT_EQ(first_element(Layout().cut(0, {kTp, kDp}), 0, 4, mesh, mesh.coordinate(5)), 20);
   EXPECT_EQ(first_element(Layout().cut(0, {kTp, kDp}), 0, 4, mesh, mesh.coordinate(1)), 8);
   EXPECT_EQ(first_element(Layout().with(0, {kTp}, 2), 0, 4, mesh, mesh.coordinate(1)), 2) << "of each of 2";
-  EXPECT_EQ(print({DType::kBF16, {4, 5}}, layout.with_due(Pending::kSum, kCp)), "bf16[4*dp*tp,5]+cp");
+  EXPECT_EQ(print({DType::kBF16, {4, 5}}, layout.with_pending(Pending::kSum, kCp)), "bf16[4*dp*tp,5]+cp");
 }
 
 TEST(Layout, AxesAreReadAndRefusedByName) {

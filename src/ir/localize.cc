@@ -74,7 +74,7 @@ class Localizer {
     std::vector<int64_t> counted;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const AxisSet copied =
-          node.layouts[0].due(Pending::kSum) - graph_.layout(node.inputs[i]).cut_axes() - Axis::kPipeline;
+          node.layouts[0].pending_axes(Pending::kSum) - graph_.layout(node.inputs[i]).cut_axes() - Axis::kPipeline;
       const AxisList axes = copied.list();
       if (std::all_of(axes.begin(), axes.end(), [&](Axis axis) { return at_[axis] == 0; }))
         counted.push_back(static_cast<int64_t>(i));

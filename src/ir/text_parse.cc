@@ -86,7 +86,7 @@ class Parser {
     }
     for (const auto& [mark, kind] :
          {std::pair{'+', Pending::kSum}, {'^', Pending::kMax}, {'~', Pending::kLse}, {'!', Pending::kNever}})
-      while (in_.accept(mark)) layout.due(kind) = layout.due(kind) | AxisSet(axis());
+      while (in_.accept(mark)) layout.pending_axes(kind) = layout.pending_axes(kind) | AxisSet(axis());
     located(begin, [&] { check_layout(layout, shape); });
     return {dtype, shape};
   }

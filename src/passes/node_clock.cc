@@ -28,7 +28,7 @@ double product_rate(const Graph& graph, const Node& node, const Target& target) 
 double attention_rate(const Graph& graph, const Node& node, const StepRates& step) {
   constexpr double kWide = 128, kShort = 900, kNarrow = 0.25;
   const Shape& q = graph.shape(node.inputs[0]);
-  const auto dim = static_cast<double>(q[1] / node.attr<int64_t>("heads"));
+  const auto dim = static_cast<double>(node.attr<int64_t>("head_dim"));
   int64_t length = node.attr<int64_t>("equal_length");
   if (length <= 0) length = node.attr<int64_t>("max_length");
   const auto keys = static_cast<double>(length > 0 ? std::min(length, q[0]) : q[0]);

@@ -14,7 +14,12 @@ Graph attention_and_product(int64_t tokens, int64_t heads, int64_t dim, DType dt
   const Value x = b.input("x", {dtype, {tokens, heads * dim}});
   const Value segments = b.input("segments", {DType::kI32, {2}});
   b.emit(Op::kAttention, {x, x, x, segments},
-         {{"heads", heads}, {"kv_heads", heads}, {"scale", 1.0}, {"causal", true}, {"equal_length", tokens}});
+         {{"heads", heads},
+          {"kv_heads", heads},
+          {"head_dim", dim},
+          {"scale", 1.0},
+          {"causal", true},
+          {"equal_length", tokens}});
   b.matmul(x, b.input("w", {dtype, {4 * heads * dim, heads * dim}}), false, true);
   return graph;
 }

@@ -41,10 +41,10 @@ Value Relayout::along(Op op, Value x, int axis, const AxisList& over) {
   return emit(op, x, {{"axis", int64_t{axis}}, {"over", print(over)}});
 }
 
-Value Relayout::bring(Value x, const Layout& want) {
+Value Relayout::redistribute(Value x, const Layout& want) {
   if (!x.exists() || layout(x) == want) return x;
   check(
-      layout(x).due(Pending::kNever).empty(), ErrorCode::kInvalidArgument,
+      layout(x).pending_axes(Pending::kNever).empty(), ErrorCode::kInvalidArgument,
       "{}: result {} is {}: its blocks of {} elements along the rows lie on several ranks (want a multiple of {} rows, "
       "tokens or outputs, on every rank)",
       describe(graph_, x.node), x.result, print(graph_.type(x), layout(x)), kScaleBlock, kScaleBlock);
@@ -66,8 +66,9 @@ Value Relayout::known(Value x, const Layout& want, bool backward, FunctionRef<Va
 
 Value Relayout::settle_pending(Value x, const Layout& want) {
   for (Pending kind : {Pending::kMax, Pending::kLse})
-    if (const AxisSet due = layout(x).due(kind) - want.due(kind); !due.empty()) x = reduce(x, kind, due.list());
-  const AxisSet due = layout(x).due(Pending::kSum) - want.due(Pending::kSum);
+    if (const AxisSet due = layout(x).pending_axes(kind) - want.pending_axes(kind); !due.empty())
+      x = reduce(x, kind, due.list());
+  const AxisSet due = layout(x).pending_axes(Pending::kSum) - want.pending_axes(Pending::kSum);
   if (due.empty()) return x;
   for (int d = 0; d < graph_.shape(x).rank(); ++d) {
     const AxisList added = suffix(want.cut_axes(d), layout(x).cut_axes(d));
@@ -106,7 +107,8 @@ Value Relayout::gather(Value x, int dim, const AxisList& over) {
   if (!transposed) return along(Op::kAllGather, x, dim, over);
   const Value plain{x.node, 0};
   const AxisList cut = layout(plain).cut_axes(1 - dim);
-  return emit(Op::kTranspose, bring(plain, layout(plain).with(1 - dim, prefix(cut, cut.size() - over.size()))), {});
+  return emit(Op::kTranspose, redistribute(plain, layout(plain).with(1 - dim, prefix(cut, cut.size() - over.size()))),
+              {});
 }
 
 }  // namespace octet

@@ -19,7 +19,7 @@ class Relayout {
 
   // The value in this layout. One reduction of a value; one gather in forward and one behind it: backward gathers again
   // what forward had gathered, so that only the part is kept. Copies cannot become a sum (kInternal).
-  Value bring(Value x, const Layout& want);
+  Value redistribute(Value x, const Layout& want);
 
   // Adds a node of one operand, with the name and layer of what made the operand.
   Value emit(Op op, Value x, Attrs attrs);

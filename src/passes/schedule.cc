@@ -10,8 +10,8 @@
 namespace octet {
 namespace {
 
-constexpr size_t kMostMakers = 4;  // nodes that move up with a collective whose operand they make
-constexpr size_t kFarthest = 64;   // nodes, from which products come down behind one
+constexpr size_t kMaxMakers = 4;  // nodes that move up with a collective whose operand they make
+constexpr size_t kFarthest = 64;  // nodes, from which products come down behind one
 
 class Schedule {
  public:
@@ -141,7 +141,7 @@ class Schedule {
         std::rotate(begin_at(begin - 1), begin_at(begin), begin_at(at + 1));
         passed += kernel_[slot(before)];
         --at;
-      } else if (!is_named_leaf(node.op) && (++makers > kMostMakers || !overwritten_inputs(node).empty())) {
+      } else if (!is_named_leaf(node.op) && (++makers > kMaxMakers || !overwritten_inputs(node).empty())) {
         break;
       }
     }

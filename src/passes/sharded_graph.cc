@@ -28,7 +28,8 @@ ShardedGraph::ShardedGraph(const Graph& graph, Program& program, const StateLayo
 
 Graph ShardedGraph::run() {
   for (int32_t i = 0; i < old_.size(); ++i) place(NodeId{i});
-  for (const NamedValue& output : old_.outputs()) rewriter_.set(output.value, bring(rewriter_.map(output.value), {}));
+  for (const NamedValue& output : old_.outputs())
+    rewriter_.set(output.value, redistribute(rewriter_.map(output.value), {}));
   for (const NamedValue& update : old_.updates()) place_update(update);
   return rewriter_.finish();
 }
@@ -39,8 +40,8 @@ void ShardedGraph::find_targets(Value value, const std::string& state) {
   for (const size_t i : addends(old_, node)) find_targets(node.inputs[i], state);
 }
 
-Layout ShardedGraph::settled(Value x, Value old_value) {
-  Layout want = layout(x).settled();
+Layout ShardedGraph::reduced_layout(Value x, Value old_value) {
+  Layout want = layout(x).without_pending();
   if (!is_rows_[old_value]) return want;
   bool moved = false;
   for (int d = 1; d < graph().shape(x).rank(); ++d) {
@@ -65,7 +66,7 @@ Value ShardedGraph::gathered(Value old_value) {
   const Layout whole = without_replicas(layout(x));
   check(whole == layout(x) || state(leaf.name).role != StateRole::kGradient, ErrorCode::kInternal,
         "shard: {} is read by what does not add to it", leaf.name);
-  return bring(x, whole);
+  return redistribute(x, whole);
 }
 
 Layout ShardedGraph::without_replicas(Layout layout) {
@@ -100,7 +101,8 @@ Layout ShardedGraph::update_layout(size_t input) const {
   const Value x = node_.inputs[input];
   const Node& leaf = graph().node(x);
   const StateEntry* entry = leaf.op == Op::kState ? program_.find_state(leaf.name) : nullptr;
-  return entry != nullptr && entry->role == StateRole::kGradient ? states_.master(entry->param) : layout(x).settled();
+  return entry != nullptr && entry->role == StateRole::kGradient ? states_.master(entry->param)
+                                                                 : layout(x).without_pending();
 }
 
 NodeId ShardedGraph::arranged(NodeId id, Node node) {
@@ -123,12 +125,14 @@ NodeId ShardedGraph::with_addend(Value c, size_t c_input) {
   const NodeId made = made_.add(std::move(alone));
   const Layout y = layout({made, 0});
   if (full ? layout(c) == y : !y.is_pending()) {
-    node_.inputs[c_input] = full ? c : bring(c, Layout().with_cuts_of(y, 1, 0));
+    node_.inputs[c_input] = full ? c : redistribute(c, Layout().with_cuts_of(y, 1, 0));
     return made_.add(std::move(node_));  // the trial is dead
   }
-  const Value sum = bring({made, 0}, is_rows_[old_c] && full ? settled({made, 0}, old_c) : y.settled());
+  const Value sum =
+      redistribute({made, 0}, is_rows_[old_c] && full ? reduced_layout({made, 0}, old_c) : y.without_pending());
   Node add{.op = Op::kAdd, .inputs = {sum, c}, .name = node_.name, .layer = node_.layer, .phase = node_.phase};
-  add.inputs[1] = full ? bring(settle(c, old_c), layout(sum)) : bring(c, Layout().with_cuts_of(layout(sum), 1, 0));
+  add.inputs[1] =
+      full ? redistribute(reduce(c, old_c), layout(sum)) : redistribute(c, Layout().with_cuts_of(layout(sum), 1, 0));
   return made_.add(std::move(add));
 }
 
@@ -136,7 +140,7 @@ void ShardedGraph::finish(NodeId id, NodeId made) {
   for (int32_t r = 0; r < static_cast<int32_t>(old_.node(id).results.size()); ++r) {
     const Value value{made, r};
     const Shape whole = octet::whole_shape(graph().shape(value), layout(value), parallel_.mesh);
-    check(whole == old_.shape({id, r}) || !layout(value).due(Pending::kNever).empty(), ErrorCode::kInternal,
+    check(whole == old_.shape({id, r}) || !layout(value).pending_axes(Pending::kNever).empty(), ErrorCode::kInternal,
           "shard: result {} of {} is {}, of {}", r, describe(old_, id), print(graph().type(value), layout(value)),
           to_string(old_.type({id, r})));
     rewriter_.set({id, r}, value);
@@ -182,11 +186,12 @@ void ShardedGraph::place_sum(NodeId id, Node node, size_t part) {
 
 Value ShardedGraph::scattered(Value x, const Layout& state) {
   AxisList over = (state.cut_axes() & kReplicas).list();  // what is made on all context ranks alike is no sum of theirs
-  std::erase_if(over, [&](Axis axis) { return axis != Axis::kData && !layout(x).due(Pending::kSum).has(axis); });
-  const AxisSet due = (state.due(Pending::kSum) | over) - Axis::kData;
-  x = bring(x, without_replicas(state).with_due(Pending::kSum, due));
+  std::erase_if(over,
+                [&](Axis axis) { return axis != Axis::kData && !layout(x).pending_axes(Pending::kSum).has(axis); });
+  const AxisSet due = (state.pending_axes(Pending::kSum) | over) - Axis::kData;
+  x = redistribute(x, without_replicas(state).with_pending(Pending::kSum, due));
   if (!over.empty()) x = relayout_.emit(Op::kReduceScatter, x, {{"axis", int64_t{0}}, {"over", print(over)}});
-  return bring(x, layout_in(old_.role(), state));
+  return redistribute(x, layout_in(old_.role(), state));
 }
 
 Layout ShardedGraph::between(const StateEntry& entry, const Layout& made) const {
@@ -202,18 +207,18 @@ void ShardedGraph::place_update(const NamedValue& update) {
   } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
     if (old_.role() == GraphRole::kTrain) {
       const Layout& want = states_.gradient(entry.param);
-      AxisSet sums = layout(value).due(Pending::kSum);
+      AxisSet sums = layout(value).pending_axes(Pending::kSum);
       if (parallel_.mesh[Axis::kData] > 1) sums = sums | Axis::kData;
-      entry.layout = want.with_due(Pending::kSum, sums - (want.cut_axes() & kReplicas));
+      entry.layout = want.with_pending(Pending::kSum, sums - (want.cut_axes() & kReplicas));
     }
     if (!is_part(update.value)) value = scattered(value, entry.layout);
   } else if (runs_per_micro_batch(old_.role()) &&
              (entry.role == StateRole::kBuffer || entry.role == StateRole::kAmax)) {
     entry.layout = layout(value);
-    AxisSet& due = entry.layout.due(entry.role == StateRole::kAmax ? Pending::kMax : Pending::kSum);
+    AxisSet& due = entry.layout.pending_axes(entry.role == StateRole::kAmax ? Pending::kMax : Pending::kSum);
     if (parallel_.mesh[Axis::kData] > 1) due = due | Axis::kData;
   }
-  rewriter_.set(update.value, bring(value, layout_in(old_.role(), entry.layout)));
+  rewriter_.set(update.value, redistribute(value, layout_in(old_.role(), entry.layout)));
 }
 
 }  // namespace octet

@@ -36,21 +36,23 @@ class ShardedGraph final : LayoutRequest {
   bool is_read_by(Op op) const override;
   Layout parameter_layout() const override;
   Layout update_layout(size_t input) const override;
-  void bring(size_t input, const Layout& want) override { node_.inputs[input] = bring(node_.inputs[input], want); }
-  void settle(size_t input) override { node_.inputs[input] = settle(node_.inputs[input], old_input(input)); }
+  void redistribute(size_t input, const Layout& want) override {
+    node_.inputs[input] = redistribute(node_.inputs[input], want);
+  }
+  void reduce(size_t input) override { node_.inputs[input] = reduce(node_.inputs[input], old_input(input)); }
   void append(Op op, size_t input) override {
     node_.inputs.push_back(relayout_.emit(op, node_.inputs[input], attrs_for(op, node_.attrs)));
   }
 
   // --- layouts
-  Value bring(Value x, const Layout& want) { return relayout_.bring(x, want); }
+  Value redistribute(Value x, const Layout& want) { return relayout_.redistribute(x, want); }
   // Sums become values of the residual stream: copies, or rows of this rank; cp cuts nothing but rows.
-  Layout settled(Value x, Value old_value);
+  Layout reduced_layout(Value x, Value old_value);
   // Graphs of the model read whole parameters: what is cut over replicas is gathered first, but for gradients, whose
   // parts are added to.
   Value gathered(Value old_value);
   static Layout without_replicas(Layout layout);
-  Value settle(Value x, Value old_value) { return bring(x, settled(x, old_value)); }
+  Value reduce(Value x, Value old_value) { return redistribute(x, reduced_layout(x, old_value)); }
 
   // --- nodes
   void place(NodeId id);

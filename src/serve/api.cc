@@ -22,8 +22,8 @@
 namespace octet::serve {
 namespace {
 
-constexpr double kMost = 1e6;
-constexpr size_t kMostBytes = 1024;  // of a stop string, of a salt
+constexpr double kMax = 1e6;
+constexpr size_t kMaxBytes = 1024;  // of a stop string, of a salt
 
 void read_logit_bias(Fields& fields, const ApiModel& model, SamplingOptions& sampling) {
   const nlohmann::ordered_json* bias = fields.find("logit_bias");
@@ -121,7 +121,7 @@ TextGuide read_generation(Fields& fields, const ApiModel& model, const std::stri
   sampling.top_p = fields.number("top_p", 0, 1).value_or(sampling.top_p);
   sampling.top_k = std::max<int64_t>(fields.integer("top_k", -1, 1'000'000'000).value_or(sampling.top_k), 0);
   sampling.min_p = fields.number("min_p", 0, 1).value_or(sampling.min_p);
-  sampling.repetition_penalty = fields.number("repetition_penalty", 1e-3, kMost).value_or(sampling.repetition_penalty);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1e-3, kMax).value_or(sampling.repetition_penalty);
   sampling.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(sampling.presence_penalty);
   sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(sampling.frequency_penalty);
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
@@ -133,7 +133,7 @@ TextGuide read_generation(Fields& fields, const ApiModel& model, const std::stri
   request.stop = fields.texts("stop", 16);
   // Each text of a request has a copy of these.
   for (const std::string& stop : request.stop)
-    if (stop.size() > kMostBytes) fields.fail("stop", fmt::format("want strings of at most {} bytes", kMostBytes));
+    if (stop.size() > kMaxBytes) fields.fail("stop", fmt::format("want strings of at most {} bytes", kMaxBytes));
   for (int64_t id : fields.integers("stop_token_ids", 0, model.engine->vocab_size() - 1, 64))
     request.stop_ids.push_back(static_cast<int32_t>(id));
   request.ignore_eos = fields.flag("ignore_eos").value_or(false);
@@ -143,8 +143,7 @@ TextGuide read_generation(Fields& fields, const ApiModel& model, const std::stri
   request.skip_special_tokens = fields.flag("skip_special_tokens").value_or(true);
   request.priority = static_cast<int32_t>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));
   request.cache_salt = fields.text("cache_salt").value_or("");
-  if (request.cache_salt.size() > kMostBytes)
-    fields.fail("cache_salt", fmt::format("want at most {} bytes", kMostBytes));
+  if (request.cache_salt.size() > kMaxBytes) fields.fail("cache_salt", fmt::format("want at most {} bytes", kMaxBytes));
   for (const char* key : {"user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"})
     fields.ignore(key);
   for (const char* key : {"allowed_token_ids", "bad_words"}) fields.ignore(key);  // restrict_tokens() reads them
@@ -189,11 +188,11 @@ std::vector<int32_t> encode_within(std::string_view text, EncodeOptions options,
 }
 
 std::optional<int64_t> read_max_tokens(Fields& fields, int64_t least) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  std::optional<int64_t> most = fields.integer("n_predict", -1, kMost);
-  if (most == -1) most = kMost;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  std::optional<int64_t> most = fields.integer("n_predict", -1, kMax);
+  if (most == -1) most = kMax;
   if (most && *most < least) fields.fail("n_predict", fmt::format("want -1 or a whole number of at least {}", least));
-  const std::optional<int64_t> asked = fields.integer("max_tokens", least, kMost);
+  const std::optional<int64_t> asked = fields.integer("max_tokens", least, kMax);
   return asked ? asked : most;
 }
 

@@ -80,7 +80,7 @@ void read_beams(Fields& fields, const ApiModel& model, GenerationRequest& reques
 ApiError too_long(int64_t tokens, const ApiModel& model, bool more = false);
 // truncate_prompt_tokens: of prompts that are longer the last tokens are kept, at most so many; 0: they are refused.
 int64_t read_kept(Fields& fields, const ApiModel& model);
-inline constexpr int64_t kMostTokens = 1'000'000;  // of a request for ids or their number
+inline constexpr int64_t kMaxTokens = 1'000'000;  // of a request for ids or their number
 // The text's ids. Without `kept` it throws too_long() as soon as they are more than options.enough, or than the context
 // where that is 0: a text of megabytes is not read to its end then. Else the last so many, of them the begin token that
 // options.add_bos puts there.

@@ -153,9 +153,9 @@ Prepared prepare_chat(const ApiRequest& asked, const ApiModel& model, HttpReply 
   if (logprobs) options.logprobs = request.logprobs = top.value_or(0);
   for (const char* key : {"reasoning_effort", "prediction", "verbosity"}) fields.ignore(key);
   fields.refuse("functions", "want tools instead", "[]");
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   std::optional<int64_t> most = read_max_tokens(fields, 1);
-  if (const auto newer = fields.integer("max_completion_tokens", 1, kMost)) most = newer;
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMax)) most = newer;
   const ChatInput input = read_chat_input(fields, model);
   // As vLLM: the last message's text, where its role is the reply's.
   const Json& last = input.messages.back();

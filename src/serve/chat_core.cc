@@ -33,12 +33,12 @@ ToolChoice read_tool_choice(Fields& fields) {
 }
 
 std::shared_ptr<const ChatTemplate> read_template(Fields& fields, const ApiModel& model) {
-  constexpr size_t kMostBytes = 256 << 10;
+  constexpr size_t kMaxBytes = 256 << 10;
   const std::optional<std::string> source = fields.text("chat_template");
   if (!source) return nullptr;
   if (!model.request_templates)
     fields.fail("chat_template", "the server accepts templates of requests only with --trust-request-chat-template");
-  if (source->size() > kMostBytes) fields.fail("chat_template", fmt::format("want at most {} bytes", kMostBytes));
+  if (source->size() > kMaxBytes) fields.fail("chat_template", fmt::format("want at most {} bytes", kMaxBytes));
   try {
     return model.request_templates->get(*source);
   } catch (const Error& error) {

@@ -23,13 +23,13 @@ ChoiceJob::Options ChoiceJob::read_options(Fields& fields) {
 }
 
 void ChoiceJob::check_scores(const Fields& fields, const char* field, const GenerationRequest& request, size_t tokens) {
-  constexpr int64_t kMostEntries = 500'000;
+  constexpr int64_t kMaxEntries = 500'000;
   if (request.prompt_logprobs < 0) return;
   if (request.n > 1 || request.beams > 0)
     fields.fail(field, "log-probabilities of a prompt require n = 1 and no beam search");
-  if (static_cast<int64_t>(tokens) > kMostEntries / (request.prompt_logprobs + 1))
+  if (static_cast<int64_t>(tokens) > kMaxEntries / (request.prompt_logprobs + 1))
     fields.fail(field, fmt::format("{} tokens with {} log-probabilities each: want at most {} in total", tokens,
-                                   request.prompt_logprobs + 1, kMostEntries));
+                                   request.prompt_logprobs + 1, kMaxEntries));
 }
 
 Json ChoiceJob::no_scores() { return Json::array({nullptr}); }

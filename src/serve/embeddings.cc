@@ -82,7 +82,7 @@ Prepared prepare_embeddings(const ApiRequest& request, const ApiModel& model, Ht
   if (input == nullptr || (input->is_array() && input->empty()))
     fields.fail("input", "want a string, token ids, or a list of either");
   const bool several = input->is_array() && !input->front().is_number();
-  if (several && input->size() > kMostInputs) fields.fail("input", fmt::format("want at most {} inputs", kMostInputs));
+  if (several && input->size() > kMaxInputs) fields.fail("input", fmt::format("want at most {} inputs", kMaxInputs));
   if (several) {
     for (const nlohmann::ordered_json& one : *input) add(one);
   } else {

@@ -52,6 +52,6 @@ class InputReader {
 // Takes the prompts into the job and counts them.
 Prepared prepared_job(std::shared_ptr<EncodingJob> job, std::vector<GenerationRequest> prompts, Fields& fields);
 
-inline constexpr size_t kMostInputs = 2048;  // of one request
+inline constexpr size_t kMaxInputs = 2048;  // of one request
 
 }  // namespace octet::serve

@@ -96,7 +96,7 @@ void Front::submit(const std::shared_ptr<Job>& job, int64_t prompt_tokens) {
     if (watch_ != nullptr) watch_->refused(*refusal);
     return refuse(*job, *refusal);
   }
-  inbox_->tell(job);
+  inbox_->notify(job);
 }
 
 void Front::cancel(const std::shared_ptr<Job>& job) {
@@ -104,7 +104,7 @@ void Front::cancel(const std::shared_ptr<Job>& job) {
     const std::lock_guard lock(mutex_);
     job->cancelled_ = true;
   }
-  inbox_->tell(job);
+  inbox_->notify(job);
 }
 
 void Front::refuse_all(const Refusal& refusal) {
@@ -119,7 +119,7 @@ void Front::refuse_all(const Refusal& refusal) {
   inbox_->changed.notify_all();
 }
 
-void Front::Inbox::tell(const std::shared_ptr<Job>& job) {
+void Front::Inbox::notify(const std::shared_ptr<Job>& job) {
   {
     const std::lock_guard lock(mutex);
     if (stop || std::exchange(job->news_, true)) return;
@@ -205,7 +205,7 @@ void Front::drain(const std::shared_ptr<Job>& job) {
     more |= turns == 0;
   }
   if (!job->streams_.empty() && job->running_ == 0) return end(job);
-  if (more) inbox_->tell(job);
+  if (more) inbox_->notify(job);
 }
 
 void Front::started(Job& job) {
@@ -261,11 +261,11 @@ void Front::pump() {
     for (GenerationRequest& prompt : job->prompts) {
       job->last_.emplace_back(static_cast<size_t>(prompt.n));
       prompt.on_news = [inbox = inbox_, weak = std::weak_ptr<Job>(job)] {
-        if (const std::shared_ptr<Job> told = weak.lock()) inbox->tell(told);
+        if (const std::shared_ptr<Job> told = weak.lock()) inbox->notify(told);
       };
       job->streams_.push_back(engine_.submit(std::move(prompt)));
     }
-    inbox_->tell(job);
+    inbox_->notify(job);
   }
   const EngineStats stats = engine_.stats();
   const std::lock_guard lock(mutex_);

@@ -127,7 +127,7 @@ class Front {
     std::deque<std::shared_ptr<Job>> news;
     std::optional<Refusal> refuse;
     bool stop = false;
-    void tell(const std::shared_ptr<Job>& job);
+    void notify(const std::shared_ptr<Job>& job);
   };
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::thread thread_;

@@ -43,10 +43,10 @@ std::shared_ptr<const Guide> GuideCache::get(const std::string& source, const Ma
       throw ApiError(error.message(), {}, 503, error_kind_name(ErrorKind::kQueueFull));
     throw;
   }
-  if (source.size() > kMostSource) return made;
+  if (source.size() > kMaxSource) return made;
   const std::lock_guard lock(mutex_);
   entries_.emplace_front(source, made);
-  if (entries_.size() > kMost) entries_.pop_back();
+  if (entries_.size() > kMax) entries_.pop_back();
   return made;
 }
 

@@ -21,8 +21,8 @@ class GuideCache {
   std::shared_ptr<const Guide> get(const std::string& source, const Make& make);
 
  private:
-  static constexpr size_t kMost = 64;             // guides that no request has any more
-  static constexpr size_t kMostSource = 1 << 16;  // bytes; of a longer one each request has its own
+  static constexpr size_t kMax = 64;             // guides that no request has any more
+  static constexpr size_t kMaxSource = 1 << 16;  // bytes; of a longer one each request has its own
   using Entry = std::pair<std::string, std::shared_ptr<const Guide>>;
 
   std::shared_ptr<const Guide> find(const std::string& source);

@@ -32,7 +32,7 @@ namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
 using Tls = asio::ssl::stream<tcp::socket&>;
-constexpr size_t kMostBytes = 256 << 20;  // of a body, or of one event
+constexpr size_t kMaxBytes = 256 << 20;  // of a body, or of one event
 
 struct Url {
   bool secure = false;
@@ -114,7 +114,7 @@ asio::awaitable<bool> exchange(Stream& stream, boost::beast::flat_buffer& buffer
     } else {
       call.answer.body.append(bytes);
     }
-    return splitter.held() <= kMostBytes && call.answer.body.size() <= kMostBytes;
+    return splitter.held() <= kMaxBytes && call.answer.body.size() <= kMaxBytes;
   };
   std::exception_ptr thrown;  // must not pass through what Beast runs outside of this coroutine
   parser.get().body() = [&](std::string_view bytes) {

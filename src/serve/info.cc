@@ -70,7 +70,7 @@ std::string server_info(const ApiRequest&, const ApiModel& model) {
 std::string render_chat(const ApiRequest& request, const ApiModel& model) {
   Fields fields(request.json);
   model.check_name(fields);
-  const ChatPrompt prompt = render(read_chat_input(fields, model), model, kMostTokens);
+  const ChatPrompt prompt = render(read_chat_input(fields, model), model, kMaxTokens);
   return dump({{"prompt", prompt.text}, {"token_ids", prompt.ids}});
 }
 
@@ -79,14 +79,14 @@ std::string tokenize(const ApiRequest& request, const ApiModel& model) {
   model.check_name(fields);
   std::vector<int32_t> ids;
   if (fields.find("messages") != nullptr) {
-    ids = render(read_chat_input(fields, model), model, kMostTokens).ids;
+    ids = render(read_chat_input(fields, model), model, kMaxTokens).ids;
   } else {
     const std::optional<std::string> prompt = fields.text("prompt");
     if (!prompt) fields.fail("prompt", "want a string, or messages");
     const bool special = fields.flag("add_special_tokens").value_or(true);
-    ids = encode_prompt(fields, *prompt, special, model, 0, kMostTokens);
+    ids = encode_prompt(fields, *prompt, special, model, 0, kMaxTokens);
   }
-  if (std::ssize(ids) > kMostTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMostTokens));
+  if (std::ssize(ids) > kMaxTokens) fields.fail("prompt", fmt::format("want at most {} tokens", kMaxTokens));
   Json json = {{"count", ids.size()}, {"max_model_len", model.engine->context()}, {"tokens", ids}};
   if (fields.flag("return_token_strs").value_or(false)) {
     json["token_strs"] = Json::array();
@@ -99,7 +99,7 @@ std::string detokenize(const ApiRequest& request, const ApiModel& model) {
   Fields fields(request.json);
   model.check_name(fields);
   std::vector<int32_t> ids;
-  for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, kMostTokens))
+  for (int64_t id : fields.integers("tokens", 0, model.tokenizer->vocab_size() - 1, kMaxTokens))
     ids.push_back(static_cast<int32_t>(id));
   if (fields.find("tokens") == nullptr) fields.fail("tokens", "want token ids");
   return dump({{"prompt", model.tokenizer->decode(ids)}});

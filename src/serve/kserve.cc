@@ -258,10 +258,10 @@ void read_own(Fields& fields, const ApiModel& model, bool stream, GenerationRequ
   if (const auto end = fields.integer("end_id", -1, model.engine->vocab_size() - 1); end && *end >= 0)
     request.stop_ids.push_back(static_cast<int32_t>(*end));
   // Triton's: microseconds, and the lower the sooner; 0 says nothing.
-  constexpr int64_t kMost = 1'000'000;
+  constexpr int64_t kMax = 1'000'000;
   request.timeout_seconds =
       static_cast<double>(fields.integer("timeout", 0, std::numeric_limits<int64_t>::max()).value_or(0)) / 1e6;
-  request.priority = -static_cast<int32_t>(fields.integer("priority", 0, kMost).value_or(0));
+  request.priority = -static_cast<int32_t>(fields.integer("priority", 0, kMax).value_or(0));
   for (const char* key : {"return_log_probs", "return_context_logits", "return_generation_logits"})
     fields.refuse(key, "not supported");
   fields.refuse("sequence_id", "sequences of requests are not supported");

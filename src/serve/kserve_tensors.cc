@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
 
-constexpr int64_t kMostElements = 1'000'000;
+constexpr int64_t kMaxElements = 1'000'000;
 
 // A datatype of fixed size, and its elements as JSON values.
 struct NumberType {
@@ -73,11 +73,11 @@ const NumberType* find_type(const std::string& datatype, const std::string& wher
 
 std::vector<int64_t> read_shape(Fields& fields, const std::string& where, int64_t& elements) {
   if (fields.find("shape") == nullptr) fields.fail("shape", "want a list of sizes");
-  std::vector<int64_t> shape = fields.integers("shape", 0, kMostElements, 8);
+  std::vector<int64_t> shape = fields.integers("shape", 0, kMaxElements, 8);
   elements = 1;
   for (int64_t size : shape)
-    if ((elements *= size) > kMostElements)
-      throw ApiError(fmt::format("{} has more than {} elements", where, kMostElements), where);
+    if ((elements *= size) > kMaxElements)
+      throw ApiError(fmt::format("{} has more than {} elements", where, kMaxElements), where);
   return shape;
 }
 
@@ -176,16 +176,16 @@ TensorBody split_body(std::string_view body, std::string_view json_bytes) {
 }
 
 std::vector<Tensor> read_tensors(const Json& inputs, std::string_view bytes) {
-  constexpr size_t kMostTensors = 64;
-  if (!inputs.is_array() || inputs.size() > kMostTensors)
-    throw ApiError(fmt::format("inputs is not a list of at most {} tensors", kMostTensors), "inputs");
+  constexpr size_t kMaxTensors = 64;
+  if (!inputs.is_array() || inputs.size() > kMaxTensors)
+    throw ApiError(fmt::format("inputs is not a list of at most {} tensors", kMaxTensors), "inputs");
   std::vector<Tensor> tensors;
   int64_t elements = 0;
   for (const Json& input : inputs) {
     tensors.push_back(read_tensor(input, bytes));
     elements += static_cast<int64_t>(tensors.back().values.size());
-    if (elements > kMostElements)
-      throw ApiError(fmt::format("the inputs have more than {} elements", kMostElements), "inputs");
+    if (elements > kMaxElements)
+      throw ApiError(fmt::format("the inputs have more than {} elements", kMaxElements), "inputs");
   }
   if (!bytes.empty()) throw ApiError(fmt::format("{} bytes after the JSON are of no tensor", bytes.size()), "inputs");
   return tensors;

@@ -231,7 +231,7 @@ Prepared prepare_message(const ApiRequest& asked, const ApiModel& model, HttpRep
 std::string count_message_tokens(const ApiRequest& asked, const ApiModel& model) {
   Fields fields(asked.json);
   model.check_name(fields);
-  const ChatPrompt prompt = render(read_messages_input(fields, model), model, kMostTokens);
+  const ChatPrompt prompt = render(read_messages_input(fields, model), model, kMaxTokens);
   return dump({{"input_tokens", prompt.ids.size()}});
 }
 

@@ -8,7 +8,7 @@
 namespace octet::serve {
 namespace {
 
-constexpr size_t kMost = 20'000;  // tasks that wait
+constexpr size_t kMax = 20'000;  // tasks that wait
 
 }  // namespace
 
@@ -30,7 +30,7 @@ ReaderPool::~ReaderPool() {
 bool ReaderPool::add(std::function<void()> task, bool large) {
   {
     const std::lock_guard lock(mutex_);
-    if (small_.size() + large_.size() >= kMost) return false;
+    if (small_.size() + large_.size() >= kMax) return false;
     (large ? large_ : small_).push_back(std::move(task));
   }
   changed_.notify_one();

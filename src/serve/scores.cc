@@ -115,8 +115,8 @@ Prepared prepare_rerank(const ApiRequest& request, const ApiModel& model, HttpRe
   const std::optional<std::string> query = fields.text("query");
   if (!query) fields.fail("query", "want a string");
   const Json* list = fields.find("documents");
-  if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMostInputs)
-    fields.fail("documents", fmt::format("want a list of 1 to {} strings", kMostInputs));
+  if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMaxInputs)
+    fields.fail("documents", fmt::format("want a list of 1 to {} strings", kMaxInputs));
   Texts documents;
   for (const Json& one : *list) {
     const bool object = one.is_object() && one.contains("text");
@@ -135,7 +135,7 @@ Prepared prepare_score(const ApiRequest& request, const ApiModel& model, HttpRep
   check_scores(model);
   Fields fields(request.json);
   const InputReader reader(fields, model);
-  const Texts left = fields.texts("text_1", kMostInputs), right = fields.texts("text_2", kMostInputs);
+  const Texts left = fields.texts("text_1", kMaxInputs), right = fields.texts("text_2", kMaxInputs);
   if (left.empty()) fields.fail("text_1", "want a string or a list of strings");
   if (right.empty()) fields.fail("text_2", "want a string or a list of strings");
   if (left.size() != 1 && left.size() != right.size())

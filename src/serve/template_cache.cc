@@ -16,7 +16,7 @@ std::shared_ptr<const ChatTemplate> TemplateCache::get(const std::string& source
   auto parsed = std::make_shared<const ChatTemplate>(source, "chat_template");
   const std::lock_guard lock(mutex_);
   entries_.emplace_front(source, parsed);
-  if (entries_.size() > kMost) entries_.pop_back();
+  if (entries_.size() > kMax) entries_.pop_back();
   return parsed;
 }
 

@@ -16,7 +16,7 @@ class TemplateCache {
   std::shared_ptr<const ChatTemplate> get(const std::string& source);
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMax = 32;
   using Entry = std::pair<std::string, std::shared_ptr<const ChatTemplate>>;
   std::mutex mutex_;
   std::list<Entry> entries_;  // the last used first

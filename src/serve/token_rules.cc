@@ -52,7 +52,7 @@ void add_word(const std::string& word, const Tokenizer& tokenizer, std::vector<I
 }
 
 std::shared_ptr<const TokenRules> read_rules(Fields& fields, const ApiModel& model) {
-  constexpr size_t kMostWords = 256, kMostBytes = 1024;
+  constexpr size_t kMaxWords = 256, kMaxBytes = 1024;
   auto rules = std::make_shared<TokenRules>();
   const int64_t vocab = model.engine->vocab_size();
   const std::vector<int64_t> allowed = fields.integers("allowed_token_ids", 0, vocab - 1, static_cast<size_t>(vocab));
@@ -61,8 +61,8 @@ std::shared_ptr<const TokenRules> read_rules(Fields& fields, const ApiModel& mod
     rules->allowed.resize(static_cast<size_t>(vocab + 31) / 32);
     for (const int64_t id : allowed) rules->allowed[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
   }
-  for (const std::string& word : fields.texts("bad_words", kMostWords)) {
-    if (word.size() > kMostBytes) fields.fail("bad_words", fmt::format("want at most {} bytes each", kMostBytes));
+  for (const std::string& word : fields.texts("bad_words", kMaxWords)) {
+    if (word.size() > kMaxBytes) fields.fail("bad_words", fmt::format("want at most {} bytes each", kMaxBytes));
     add_word(word, *model.tokenizer, rules->bad);
   }
   return rules->allowed.empty() && rules->bad.empty() ? nullptr : rules;

@@ -1,6 +1,8 @@
 // What settings of a run must be together, whatever the model.
 #include <fmt/ranges.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "passes/pipeline_schedule.h"
 #include "train/run_config.h"

@@ -421,5 +421,4 @@ CompileOptions compile_options(const RunConfig& c, const Target& target) {
           .dump_dir = c.dump_ir};
 }
 
-
 }  // namespace octet

@@ -67,7 +67,7 @@ class OwnFiles {
   // The file being written, or the next one; no other that was opened before.
   SafetensorsWriter& open(const FileSet& set, const SafetensorsFile& file) {
     if (opened_.insert(file.name).second) {
-      if (std::ssize(writers_) == kMostOpen) finish_first();
+      if (std::ssize(writers_) == kMaxOpen) finish_first();
       writers_.emplace_back(file.name,
                             std::make_unique<SafetensorsWriter>(folder_ + "/" + file.name, file.tensors, set.metadata));
     }
@@ -94,7 +94,7 @@ class OwnFiles {
   }
 
  private:
-  static constexpr int64_t kMostOpen = 8;
+  static constexpr int64_t kMaxOpen = 8;
 
   void finish_first() {
     const auto& [name, writer] = writers_.front();

@@ -220,18 +220,18 @@ void read_lora(const Fields& fields, PeftConfig& config) {
 }
 
 void read_prompt(const Fields& fields, PeftConfig& config) {
-  constexpr int64_t kMost = 1 << 20;
+  constexpr int64_t kMax = 1 << 20;
   const Json& submodules = fields.at("num_transformer_submodules");
   if (!submodules.is_null() && submodules != 1) fields.refuse("num_transformer_submodules", "1");
-  config.virtual_tokens = fields.whole("num_virtual_tokens", fields.at("num_virtual_tokens"), 1, kMost);
-  if (!fields.at("token_dim").is_null()) config.token_dim = fields.whole("token_dim", fields.at("token_dim"), 1, kMost);
+  config.virtual_tokens = fields.whole("num_virtual_tokens", fields.at("num_virtual_tokens"), 1, kMax);
+  if (!fields.at("token_dim").is_null()) config.token_dim = fields.whole("token_dim", fields.at("token_dim"), 1, kMax);
   if (config.method != PeftMethod::kPTuning) return;
   config.encoder = fields.text("encoder_reparameterization_type");
   if (config.encoder.empty()) config.encoder = "MLP";
   if (config.encoder != "MLP" && config.encoder != "LSTM")
     fields.refuse("encoder_reparameterization_type", "MLP, LSTM");
   const auto size = [&](const char* key, int64_t otherwise) {
-    return fields.at(key).is_null() ? otherwise : fields.whole(key, fields.at(key), 1, kMost);
+    return fields.at(key).is_null() ? otherwise : fields.whole(key, fields.at(key), 1, kMax);
   };
   config.encoder_hidden = size("encoder_hidden_size", config.token_dim);
   config.encoder_layers = size("encoder_num_layers", 2);

@@ -223,7 +223,7 @@ TEST(NcclOfOneRank, CarriesToItself) {
     for (int i = 0; i < kCount; ++i) x[static_cast<size_t>(i)] = static_cast<float>(i);
     cuda::check_cuda(cudaMemcpy(memory, x.data(), x.size() * sizeof(float), cudaMemcpyHostToDevice), "uploading");
     const auto calls = [&] {
-      group.together([&] {
+      group.coalesce([&] {
         group.all_reduce(memory, memory + kCount, kCount, DType::kF32, context.stream());
         group.reduce_scatter(memory, memory + 2 * kCount, kCount, DType::kF32, context.stream());
         group.all_gather(memory, memory + 3 * kCount, kCount * 4, context.stream());

@@ -128,7 +128,7 @@ class HostGroup final : public cuda::RankGroup {
   void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override {
     upload(y, joined(exchange(rows(x, bytes, stream))), stream);
   }
-  void together(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
+  void coalesce(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
 
  private:
   using Bytes = std::vector<std::byte>;

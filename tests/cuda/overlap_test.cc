@@ -28,7 +28,7 @@ class LateGroup final : public cuda::RankGroup {
     be_late(stream);
     for (int64_t i = 0; i < size(); ++i) copy(y, i, x, own(), bytes, stream);
   }
-  void together(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
+  void coalesce(FunctionRef<void()> calls, std::span<std::byte>) override { calls(); }
 
  private:
   static void copy(void* y, int64_t to, const void* x, int64_t from, int64_t bytes, Stream stream) {

@@ -56,7 +56,7 @@ double measure(const Options& options, const LocalRank& rank, cuda::RankGroup& g
   const int64_t elements = bytes / 2, part = bytes / options.ranks;
   const auto call = [&] {
     if (op == 4) return add_norm(x, y + bytes, y, bytes, pads, stream);
-    group.together([&] {
+    group.coalesce([&] {
       if (op == 0 || op == 3) group.all_reduce(x, y, elements, DType::kBF16, stream);
       if (op == 1) group.all_gather(x, y, part, stream);
       if (op == 2) group.reduce_scatter(x, y, elements / options.ranks, DType::kBF16, stream);

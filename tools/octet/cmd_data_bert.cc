@@ -46,11 +46,10 @@ void print(const BertArguments& arguments, const BertDataResult& result) {
     const auto of = [&](int64_t part, int64_t whole) {
       return 100 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
     };
-    fmt::print(
-        "{}.bin: {} examples of {:.1f} tokens{}, {:.1f} % masked, {:.1f} % with a random second part\n",
-        split.prefix, split.examples, static_cast<double>(split.tokens) / static_cast<double>(split.examples),
-        split.documents > 0 ? fmt::format(" from {} documents", split.documents) : "", of(split.masked, split.tokens),
-        of(split.random_next, split.examples));
+    fmt::print("{}.bin: {} examples of {:.1f} tokens{}, {:.1f} % masked, {:.1f} % with a random second part\n",
+               split.prefix, split.examples, static_cast<double>(split.tokens) / static_cast<double>(split.examples),
+               split.documents > 0 ? fmt::format(" from {} documents", split.documents) : "",
+               of(split.masked, split.tokens), of(split.random_next, split.examples));
     fmt::print("{} rows of {} tokens, {:.2f} examples in each, {:.2f} % filled\n", split.rows, arguments.options.row,
                static_cast<double>(split.examples) / static_cast<double>(split.rows), 100 * split.filled);
   }

@@ -151,7 +151,7 @@ class NcclGroup final : public cuda::RankGroup {
       check(nccl_.receive(static_cast<std::byte*>(y) + i * bytes, count, ncclUint8, other, comm(), stream), "receive");
     }
   }
-  void together(FunctionRef<void()> calls, std::span<std::byte>) override {
+  void coalesce(FunctionRef<void()> calls, std::span<std::byte>) override {
     comm();
     check(nccl_.group_start(), "beginning a call");
     try {

@@ -67,9 +67,9 @@ std::vector<PeerGroup::Call> PeerGroup::collect(FunctionRef<void()> calls) {
   return std::exchange(calls_, {});
 }
 
-void PeerGroup::together(FunctionRef<void()> calls, std::span<std::byte> scratch) { run(collect(calls), scratch); }
+void PeerGroup::coalesce(FunctionRef<void()> calls, std::span<std::byte> scratch) { run(collect(calls), scratch); }
 
-void PeerGroup::together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
+void PeerGroup::coalesce_overlapped(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
   const std::vector<Call> all = collect(calls);
   if (!all.empty() && run_large(all, scratch, &work)) return;
   work();
@@ -203,7 +203,7 @@ void PeerGroup::copy_others(const Call& call, const std::vector<const void*>& fr
 }
 
 void PeerGroup::run_others(std::span<const Call> calls) {
-  others_->together([&] {
+  others_->coalesce([&] {
     for (const Call& call : calls) {
       const int64_t count = call.bytes / dtype_bytes(call.dtype);
       switch (call.kind) {

@@ -21,9 +21,9 @@ class PeerGroup final : public cuda::RankGroup {
   void reduce_scatter(const void* x, void* y, int64_t count, DType dtype, Stream stream) override;
   void all_gather(const void* x, void* y, int64_t bytes, Stream stream) override;
   void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) override;
-  void together(FunctionRef<void()> calls, std::span<std::byte> scratch) override;
+  void coalesce(FunctionRef<void()> calls, std::span<std::byte> scratch) override;
   int64_t scratch_bytes(int64_t bytes) const override;
-  void together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) override;
+  void coalesce_overlapped(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) override;
   const cuda::PeerPads* pads(int64_t bytes) const override;
 
  private:

@@ -40,7 +40,7 @@ void PeerLink::wait(uint32_t calls, Stream stream) const {
                "waiting for a stage");
 }
 
-void PeerLink::tell(uint32_t calls, Stream stream) const {
+void PeerLink::signal(uint32_t calls, Stream stream) const {
   static const auto call =
       reinterpret_cast<decltype(&cuStreamWriteValue32)>(cuda::driver_function("cuStreamWriteValue32"));
   check_driver(call(stream, reinterpret_cast<CUdeviceptr>(other_), calls, CU_STREAM_WRITE_VALUE_DEFAULT),
@@ -55,14 +55,14 @@ void PeerLink::send(const void* x, Stream stream) {
   ++calls_;
   wait(calls_, stream);
   check_cuda(cudaMemcpyAsync(box(other_), x, static_cast<size_t>(bytes_), cudaMemcpyDefault, stream), "sending");
-  tell(calls_, stream);
+  signal(calls_, stream);
 }
 
 void PeerLink::receive(void* y, Stream stream) {
   ++calls_;
   wait(calls_, stream);
   check_cuda(cudaMemcpyAsync(y, box(own_), static_cast<size_t>(bytes_), cudaMemcpyDefault, stream), "receiving");
-  tell(calls_ + kBoxes, stream);
+  signal(calls_ + kBoxes, stream);
 }
 
 void PeerLink::abort() {

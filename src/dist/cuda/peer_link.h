@@ -21,7 +21,7 @@ class PeerLink final : public cuda::DeviceLink {
 
  private:
   void wait(uint32_t calls, Stream stream) const;  // until the other end has told of so many
-  void tell(uint32_t calls, Stream stream) const;
+  void signal(uint32_t calls, Stream stream) const;
   std::byte* box(std::byte* memory) const;  // of this call
 
   int64_t bytes_;

@@ -93,7 +93,7 @@ void unmap_here(std::byte* memory, size_t bytes) {
   driver().unreserve(reinterpret_cast<CUdeviceptr>(memory), bytes);
 }
 
-constexpr size_t kNameBytes = 64, kMostRanks = 1024;
+constexpr size_t kNameBytes = 64, kMaxRanks = 1024;
 using Name = std::array<char, kNameBytes>;
 
 // Of a machine's running system.
@@ -146,8 +146,8 @@ PeerMemory::PeerMemory(Communicator& ranks, int device) : ranks_(ranks), device_
   *aborted_ = 0;
   // Who may be reached, then who is: a small allocation of each is mapped.
   const size_t count = all.size();
-  std::array<char, kMostRanks> reached = {};
-  for (size_t r = 0; r < std::min(count, kMostRanks); ++r) {
+  std::array<char, kMaxRanks> reached = {};
+  for (size_t r = 0; r < std::min(count, kMaxRanks); ++r) {
     int other = 0, access = 0;
     if (places[r].machine != own.machine || own.machine == Name{}) continue;
     if (static_cast<int32_t>(r) == ranks.rank()) {
@@ -161,11 +161,11 @@ PeerMemory::PeerMemory(Communicator& ranks, int device) : ranks_(ranks), device_
   const auto agree = [&] {
     reaches_.clear();
     for (const auto& row : from_all(ranks, all, reached))
-      reaches_.insert(reaches_.end(), row.begin(), row.begin() + static_cast<ptrdiff_t>(std::min(count, kMostRanks)));
+      reaches_.insert(reaches_.end(), row.begin(), row.begin() + static_cast<ptrdiff_t>(std::min(count, kMaxRanks)));
   };
   agree();
   std::shared_ptr<const Mapped> trial = allocate(all, 1, "a trial of peer memory");
-  for (size_t r = 0; r < std::min(count, kMostRanks); ++r) reached[r] = trial->at[r] != nullptr;
+  for (size_t r = 0; r < std::min(count, kMaxRanks); ++r) reached[r] = trial->at[r] != nullptr;
   trial.reset();
   agree();  // all have unmapped it
 }
@@ -177,7 +177,7 @@ PeerMemory::~PeerMemory() {
 
 bool PeerMemory::reach(const std::vector<int32_t>& ranks) const {
   const auto count = static_cast<size_t>(ranks_.mesh().ranks());
-  if (count > kMostRanks) return false;
+  if (count > kMaxRanks) return false;
   return std::ranges::all_of(ranks, [&](int32_t a) {
     return std::ranges::all_of(
         ranks, [&](int32_t b) { return reaches_[static_cast<size_t>(a) * count + static_cast<size_t>(b)] != 0; });

@@ -47,9 +47,9 @@ class FakeDrafter final : public Drafter {
   explicit FakeDrafter(int64_t vocab, uint64_t wrong = 4, int64_t fail_at = 0, bool memoryless = false)
       : vocab_(vocab), wrong_(wrong), fail_at_(fail_at), memoryless_(memoryless) {}
   bool runs_model() const override { return true; }
-  void propose(std::span<DraftText> texts) override {
+  void propose(std::span<DraftSequence> texts) override {
     check(++calls_ != fail_at_, ErrorCode::kInternal, "the draft's device is lost");
-    for (DraftText& text : texts) {
+    for (DraftSequence& text : texts) {
       uint64_t hash = memoryless_ ? 1 : 0;
       for (const int32_t id : text.tokens) hash = next(hash, id);
       text.drafts.clear();

@@ -55,15 +55,15 @@ void arrange_heads(LayoutRequest& request) {
   Node& node = request.node();
   const int64_t head_dim = node.attr<int64_t>("head_dim");
   for (size_t i : {0, 1, 2}) {
-    request.settle(i);
+    request.reduce(i);
     const AxisList rows = request.layout(i).cut_axes(0);
     AxisList axes = request.layout(i).cut_axes(1);
     if (i == 0 || request.shape(i)[1] / head_dim % request.graph().mesh().parts(rows) == 0)
       axes.insert(axes.end(), rows.begin(), rows.end());
-    request.bring(i, Layout().with(1, axes));
+    request.redistribute(i, Layout().with(1, axes));
   }
   if (node.op == Op::kAttentionGrad)
-    for (size_t i : {4, 5, 6}) request.bring(i, request.layout(0));
+    for (size_t i : {4, 5, 6}) request.redistribute(i, request.layout(0));
   node.attrs.set("heads", request.shape(0)[1] / head_dim);
   node.attrs.set("kv_heads", request.shape(1)[1] / head_dim);
 }
@@ -122,7 +122,7 @@ Layouts place_attention_grad(const Graph& graph, const Node& node) {
   require_copies(graph, node, 7);
   const auto keys = [&](size_t i) {
     const Layout& k = input_layout(graph, node, i);
-    return k.with_due(Pending::kSum, q.cut_axes() - k.cut_axes());
+    return k.with_pending(Pending::kSum, q.cut_axes() - k.cut_axes());
   };
   return {q, keys(1), keys(2)};
 }

@@ -52,10 +52,11 @@ Layout reduced(const Graph& graph, const Node& node, size_t input, Pending kind)
   const Layout& x = input_layout(graph, node, input);
   const AxisSet group = over(node);
   const bool unsaid = kind != Pending::kLse && runs_per_micro_batch(graph.role());
-  const AxisSet due = unsaid && !x.cut_axes().has(Axis::kData) ? x.due(kind) | Axis::kData : x.due(kind);
-  require_layout(due.has_all(group) && x.due(kind) == x.pending_axes(), graph, node, input, "a {} pending over {}",
-                 pending_name(kind), print(over(node)));
-  return x.with_due(kind, x.due(kind) - group);
+  const AxisSet due =
+      unsaid && !x.cut_axes().has(Axis::kData) ? x.pending_axes(kind) | Axis::kData : x.pending_axes(kind);
+  require_layout(due.has_all(group) && x.pending_axes(kind) == x.pending_axes(), graph, node, input,
+                 "a {} pending over {}", pending_name(kind), print(over(node)));
+  return x.with_pending(kind, x.pending_axes(kind) - group);
 }
 
 template <typename Fn>

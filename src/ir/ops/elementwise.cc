@@ -48,16 +48,16 @@ Layouts place_cast(const Graph& graph, const Node& node) {
 
 // Parts that are rounded to a narrow type are settled before.
 void arrange_cast(LayoutRequest& request) {
-  if (dtype_bytes(request.node().results[0].dtype) < 4) request.settle(0);
+  if (dtype_bytes(request.node().results[0].dtype) < 4) request.reduce(0);
 }
 
 void arrange_maximum(LayoutRequest& request) {
-  request.layout(0).due(Pending::kSum).empty() ? arrange_linear(request) : arrange_elementwise(request);
+  request.layout(0).pending_axes(Pending::kSum).empty() ? arrange_linear(request) : arrange_elementwise(request);
 }
 
 void arrange_dropout(LayoutRequest& request) {
-  request.settle(0);
-  request.bring(1, {});
+  request.reduce(0);
+  request.redistribute(1, {});
 }
 
 bool rows_of_shape(const Graph& graph, const Node& node, size_t, size_t operand) {

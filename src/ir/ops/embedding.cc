@@ -39,7 +39,7 @@ Layouts place_embedding(const Graph& graph, const Node& node) {
   const Layout& ids = input_layout(graph, node, 0);
   const Layout& table = input_layout(graph, node, 1);
   require_layout((ids.cut_axes() & table.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the ids");
-  return {table.only(1).with_cuts_of(ids, 0, 0).with_due(Pending::kSum, table.cut_axes(0))};
+  return {table.only(1).with_cuts_of(ids, 0, 0).with_pending(Pending::kSum, table.cut_axes(0))};
 }
 
 // The table is cut by the axes of `over`: c says how, but need not be there.
@@ -50,25 +50,26 @@ Layouts place_embedding_grad(const Graph& graph, const Node& node) {
   const std::string& over = node.attr<std::string>("over");
   const AxisList rows = over.empty() ? AxisList{} : parse_axes(over);
   require_layout((AxisSet(rows) & dy.cut_axes()).empty(), graph, node, 1, "cut by no axis that cuts the table's rows");
-  const Layout table = dy.only(1).with(0, rows).with_due(Pending::kSum, ids.cut_axes());
+  const Layout table = dy.only(1).with(0, rows).with_pending(Pending::kSum, ids.cut_axes());
   require_is(graph, node, 2, table, "as the result");
   return {table};
 }
 
 // A table that is there whole is read for this rank's rows alone.
 void arrange_embedding(LayoutRequest& request) {
-  request.settle(0);
-  if (request.layout(1).cuts.empty() && request.is_rows(0)) request.bring(0, Layout().with(0, request.row_axes()));
+  request.reduce(0);
+  if (request.layout(1).cuts.empty() && request.is_rows(0))
+    request.redistribute(0, Layout().with(0, request.row_axes()));
 }
 
 void arrange_embedding_grad(LayoutRequest& request) {
   Node& node = request.node();
   const AxisList over = request.parameter_layout().cut_axes(0);
-  request.settle(1);
+  request.reduce(1);
   AxisList rows = request.layout(1).cut_axes(0);
   std::erase_if(rows, [&](Axis axis) { return AxisSet(over).has(axis); });
-  request.bring(1, request.layout(1).with(0, rows));
-  request.bring(0, Layout().with(0, rows));
+  request.redistribute(1, request.layout(1).with(0, rows));
+  request.redistribute(0, Layout().with(0, rows));
   if (over.empty()) return;
   node.attrs.set("over", print(over));
   node.attrs.set("rows", node.attr<int64_t>("rows") / request.graph().mesh().parts(over));

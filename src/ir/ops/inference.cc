@@ -36,7 +36,7 @@ Layouts place_scatter_rows(const Graph& graph, const Node& node) {
   return {table};
 }
 
-void arrange_scatter(LayoutRequest& request) { request.bring(1, request.layout(0)); }
+void arrange_scatter(LayoutRequest& request) { request.redistribute(1, request.layout(0)); }
 
 Layouts place_copy_blocks(const Graph& graph, const Node& node) {
   const Layout& cache = input_layout(graph, node, 0);

@@ -81,7 +81,7 @@ Layout common_layout(const Graph& graph, const Node& node) {
 
 void require_pending_only(const Graph& graph, const Node& node, Pending allowed) {
   const Layout& x = input_layout(graph, node, 0);
-  require_layout(Layout().with_due(allowed, x.due(allowed)).pending == x.pending, graph, node, 0,
+  require_layout(Layout().with_pending(allowed, x.pending_axes(allowed)).pending == x.pending, graph, node, 0,
                  "nothing pending but a {}", pending_name(allowed));
   for (size_t i = 1; i < node.inputs.size(); ++i)
     require_layout(input_layout(graph, node, i).pending == x.pending, graph, node, i,
@@ -106,7 +106,7 @@ Layouts place_maximum(const Graph& graph, const Node& node) {
 }
 
 void arrange_whole(LayoutRequest& request) {
-  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.bring(i, {});
+  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.redistribute(i, {});
 }
 
 void arrange_as_given(LayoutRequest&) {}
@@ -114,14 +114,14 @@ void arrange_as_given(LayoutRequest&) {}
 void arrange_elementwise(LayoutRequest& request) {
   const size_t operands = request.node().inputs.size();
   const auto is_full = [&](size_t i) { return request.whole_shape(i) == request.whole_shape(0); };
-  for (size_t i = 0; i < operands; ++i) request.settle(i);
+  for (size_t i = 0; i < operands; ++i) request.reduce(i);
   Layout most = request.layout(0);
   for (size_t i = 1; i < operands; ++i)
     if (is_full(i) && request.layout(i).cuts.size() > most.cuts.size()) most = request.layout(i);
   const int last = request.whole_shape(0).rank() - 1;
   for (size_t i = 0; i < operands; ++i) {
     const bool channels = !is_full(i) && request.whole_shape(i)[0] > 1;
-    request.bring(i, is_full(i) ? most : channels ? Layout().with_cuts_of(most, last, 0) : Layout());
+    request.redistribute(i, is_full(i) ? most : channels ? Layout().with_cuts_of(most, last, 0) : Layout());
   }
 }
 
@@ -132,9 +132,9 @@ void arrange_linear(LayoutRequest& request) {
 }
 
 void arrange_rows(LayoutRequest& request) {
-  request.settle(0);
+  request.reduce(0);
   const Layout rows = request.layout(0).moved({0, -1});
-  for (size_t i = 1; i < request.node().inputs.size(); ++i) request.bring(i, rows);
+  for (size_t i = 1; i < request.node().inputs.size(); ++i) request.redistribute(i, rows);
 }
 
 Layouts place_along_axis(const Graph& graph, const Node& node) {

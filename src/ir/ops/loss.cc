@@ -58,7 +58,7 @@ void arrange_cross_entropy(LayoutRequest& request) {
   arrange_loss(request);
   if (request.layout(0).cut_axes(1).empty() || request.node().operand("lse").exists()) return;
   request.append(Op::kRowLse, 0);
-  request.bring(2, request.layout(0).moved({0, -1}));
+  request.redistribute(2, request.layout(0).moved({0, -1}));
 }
 
 // The part with the target's logit gives the loss, the others 0: a sum.
@@ -67,7 +67,7 @@ Layouts place_cross_entropy(const Graph& graph, const Node& node) {
   const AxisSet classes = input_layout(graph, node, 0).cut_axes(1);
   require_layout(classes.empty() || node.operand("lse").exists(), graph, node, 0,
                  "classes whole where no lse is given");
-  return {rows.with_due(Pending::kSum, classes), rows};
+  return {rows.with_pending(Pending::kSum, classes), rows};
 }
 
 Layouts place_cross_entropy_grad(const Graph& graph, const Node& node) {
@@ -76,7 +76,7 @@ Layouts place_cross_entropy_grad(const Graph& graph, const Node& node) {
 }
 
 Layouts place_row_lse(const Graph& graph, const Node& node) {
-  return {loss_rows(graph, node).with_due(Pending::kLse, input_layout(graph, node, 0).cut_axes(1))};
+  return {loss_rows(graph, node).with_pending(Pending::kLse, input_layout(graph, node, 0).cut_axes(1))};
 }
 
 // A given log-sum-exp is that of the logits, or of rows they are a part of: what the loss owes the logits through it is

@@ -90,7 +90,7 @@ Layouts place_product(const Graph& graph, const Node& node) {
                  "the contraction cut as that of a: {}", k.cuts.empty() ? "whole" : print(k.cut_axes(0)));
   require_layout((rows.cut_axes() & columns.cut_axes()).empty(), graph, node, b_input,
                  "columns cut by no axis that cuts rows of a");
-  const Layout y = rows.with_cuts_of(columns, 1, 1).with_due(Pending::kSum, k.cut_axes());
+  const Layout y = rows.with_cuts_of(columns, 1, 1).with_pending(Pending::kSum, k.cut_axes());
   if (!given(node, c_input)) return {y};
   if (input_shape(graph, node, c_input) == node.results[0].shape) {
     require_is(graph, node, c_input, y, "as the result");
@@ -116,10 +116,10 @@ void agree(LayoutRequest& request, const Side& a, const Side& b, Axis axis, bool
   const auto gather = [&](const Side& side, int dim) {
     AxisList axes = request.layout(side.input).cut_axes(dim);
     std::erase(axes, axis);
-    request.bring(side.input, request.layout(side.input).with(dim, axes));
+    request.redistribute(side.input, request.layout(side.input).with(dim, axes));
   };
   const auto take = [&](const Side& side, int dim) {
-    request.bring(side.input, request.layout(side.input).cut(dim, {axis}));
+    request.redistribute(side.input, request.layout(side.input).cut(dim, {axis}));
   };
   for (int round = 0; round < 3; ++round) {
     const bool m = cuts(a, a.outer), ak = cuts(a, a.inner), n = cuts(b, b.outer), bk = cuts(b, b.inner);
@@ -146,7 +146,7 @@ void arrange_product(LayoutRequest& request) {
   const bool trans_a = node.attr<bool>("trans_a"), trans_b = node.attr<bool>("trans_b");
   const Side a{0, trans_a ? 1 : 0, trans_a ? 0 : 1}, b{b_input, trans_b ? 0 : 1, trans_b ? 1 : 0};
   for (size_t i : {a.input, b.input})
-    if (request.layout(i).is_pending() || request.is_rows(i)) request.settle(i);
+    if (request.layout(i).is_pending() || request.is_rows(i)) request.reduce(i);
   const bool wgrad =
       (node.attrs.has("role") && node.attr<std::string>("role") == "wgrad") || !request.parameter_layout().cuts.empty();
   for (Axis axis : kAllAxes) agree(request, a, b, axis, wgrad);
@@ -156,10 +156,11 @@ void arrange_scaled_product(LayoutRequest& request) {
   arrange_product(request);
   const Node& node = request.node();
   for (size_t i : {size_t{0}, size_t{2}})
-    if (request.layout(i + 1).due(Pending::kNever).empty())  // else each part's own
-      request.bring(i + 1, scales_layout(request.layout(i), layout_attr(node, i == 0 ? "scaling_a" : "scaling_b")));
+    if (request.layout(i + 1).pending_axes(Pending::kNever).empty())  // else each part's own
+      request.redistribute(i + 1,
+                           scales_layout(request.layout(i), layout_attr(node, i == 0 ? "scaling_a" : "scaling_b")));
   if (node.operand("b_zero").exists())
-    request.bring(static_cast<size_t>(operand_index(node.op, "b_zero")), request.layout(3));
+    request.redistribute(static_cast<size_t>(operand_index(node.op, "b_zero")), request.layout(3));
 }
 
 bool rows_of_a(const Graph&, const Node& node, size_t, size_t operand) {
@@ -173,7 +174,7 @@ Layouts place_scaled_product(const Graph& graph, const Node& node) {
     const ScaleLayout scaling = layout_attr(node, i == 0 ? "scaling_a" : "scaling_b");
     const Layout& codes = input_layout(graph, node, i);
     const Layout scales = scales_layout(codes, scaling);
-    const Layout own = scales.with_due(Pending::kNever, codes.cut_axes(1));
+    const Layout own = scales.with_pending(Pending::kNever, codes.cut_axes(1));
     if (scaling != ScaleLayout::kRow || input_layout(graph, node, i + 1) != own)
       require_is(graph, node, i + 1, scales, "as the codes");
     if (i == 2) require_is(graph, node, 5, scales, "as the codes");

@@ -69,11 +69,11 @@ Layout rows_layout(const Graph& graph, const Node& node) {
 
 void arrange_norm(LayoutRequest& request) {
   const auto& operands = op_info(request.node().op).operands;
-  request.settle(0);
-  request.bring(0, request.layout(0).only(0));
+  request.reduce(0);
+  request.redistribute(0, request.layout(0).only(0));
   for (size_t i = 1; i < request.node().inputs.size(); ++i) {
     const bool copies = operands[i] == "weight" || operands[i] == "bias";
-    request.bring(i, copies ? Layout() : request.layout(0));
+    request.redistribute(i, copies ? Layout() : request.layout(0));
   }
 }
 
@@ -84,7 +84,7 @@ Layouts place_norm(const Graph& graph, const Node& node) {
 // Gradients of weights are sums over the rows of all parts.
 Layouts place_norm_grad(const Graph& graph, const Node& node) {
   const Layout x = rows_layout(graph, node);
-  Layouts results(node.results.size(), Layout().with_due(Pending::kSum, x.cut_axes()));
+  Layouts results(node.results.size(), Layout().with_pending(Pending::kSum, x.cut_axes()));
   results[0] = x;
   return results;
 }

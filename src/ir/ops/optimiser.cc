@@ -50,7 +50,7 @@ Layouts place_square_sum(const Graph& graph, const Node& node) {
     require_settled(graph, node, i);
     axes = axes | input_layout(graph, node, i).cut_axes();
   }
-  return {Layout().with_due(Pending::kSum, axes)};
+  return {Layout().with_pending(Pending::kSum, axes)};
 }
 
 // Parameter, gradient and moments lie alike; each part is updated where it is.
@@ -68,22 +68,22 @@ Layouts place_update(const Graph& graph, const Node& node) {
 }
 
 void arrange_square_sum(LayoutRequest& request) {
-  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.bring(i, request.update_layout(i));
+  for (size_t i = 0; i < request.node().inputs.size(); ++i) request.redistribute(i, request.update_layout(i));
 }
 
 // Within the stage first: all stages make one exchange of a pipeline.
 void arrange_clip_factor(LayoutRequest& request) {
-  if (request.layout(0).due(Pending::kSum).has(Axis::kPipeline))
-    request.bring(0, Layout().with_due(Pending::kSum, Axis::kPipeline));
-  request.bring(0, {});
+  if (request.layout(0).pending_axes(Pending::kSum).has(Axis::kPipeline))
+    request.redistribute(0, Layout().with_pending(Pending::kSum, Axis::kPipeline));
+  request.redistribute(0, {});
 }
 
 void arrange_update(LayoutRequest& request) {
   const OpFacts& facts = op_facts(request.node().op);
   const Layout param = request.layout(0);
   for (int i = 1; i < std::ssize(request.node().inputs); ++i)
-    request.bring(static_cast<size_t>(i),
-                  i >= facts.first_scalar && i < facts.first_scalar + facts.scalars ? Layout() : param);
+    request.redistribute(static_cast<size_t>(i),
+                         i >= facts.first_scalar && i < facts.first_scalar + facts.scalars ? Layout() : param);
 }
 
 Types trust_ratio_type(const Graph& graph, const Node& node) {

@@ -39,35 +39,35 @@ Layouts place_quantize(const Graph& graph, const Node& node) {
   const bool own_scales = node.attr<bool>("own_scales");
   if (!own_scales) require_whole_groups(graph, node, 0, scaling);
   Layout scales = scales_layout(x, scaling);
-  if (own_scales) scales = scales.with_due(Pending::kNever, x.cut_axes(1));
+  if (own_scales) scales = scales.with_pending(Pending::kNever, x.cut_axes(1));
   const Layout transposed = x.moved({1, 0});
   Layout codes_t = transposed, scales_t = scales_layout(transposed, scaling);
   const Shape& shape = input_shape(graph, node, 0);
   if (!has_whole_groups(transposed, {shape[1], shape[0]}, scaling)) {
-    codes_t = Layout().with_due(Pending::kNever, x.cut_axes());
+    codes_t = Layout().with_pending(Pending::kNever, x.cut_axes());
     scales_t = codes_t;
   }
-  return {x, scales, codes_t, scales_t, Layout().with_due(Pending::kMax, x.cut_axes())};
+  return {x, scales, codes_t, scales_t, Layout().with_pending(Pending::kMax, x.cut_axes())};
 }
 
 // A part of a row has a scale of its own, unless the columns that readers take lie on several ranks.
 void arrange_quantize(LayoutRequest& request) {
   Node& node = request.node();
-  request.settle(0);
+  request.reduce(0);
   if (node.attr<std::string>("scaling") == "row" && !request.layout(0).cut_axes(1).empty()) {
     if (request.is_read_by(Op::kTakeColumns))
-      request.bring(0, request.layout(0).whole(1));
+      request.redistribute(0, request.layout(0).whole(1));
     else
       node.attrs.set("own_scales", true);
   }
-  if (given(node, 1)) request.bring(1, {});
+  if (given(node, 1)) request.redistribute(1, {});
 }
 
-void arrange_dequantize(LayoutRequest& request) { request.settle(0); }
+void arrange_dequantize(LayoutRequest& request) { request.reduce(0); }
 
 void arrange_take_columns(LayoutRequest& request) {
-  request.settle(0);
-  request.bring(0, request.layout(0).whole(1));
+  request.reduce(0);
+  request.redistribute(0, request.layout(0).whole(1));
 }
 
 Layouts place_dequantize(const Graph& graph, const Node& node) {

@@ -123,7 +123,7 @@ void arrange_reshape(LayoutRequest& request) {
     const size_t r = dim_at(start, shape, other);
     const int64_t parts = request.graph().mesh().parts(x.cut_axes(d));
     if (start % other != 0 || shape[r] % (start / other * parts) != 0) {
-      request.bring(0, x.whole(d));
+      request.redistribute(0, x.whole(d));
       return arrange_reshape(request);
     }
     shape[r] /= parts;
@@ -138,15 +138,15 @@ void arrange_reshape(LayoutRequest& request) {
 void arrange_along_axis(LayoutRequest& request) {
   const auto axis = static_cast<int>(request.node().attr<int64_t>("axis"));
   const size_t operands = request.node().inputs.size();
-  for (size_t i = 0; i < operands; ++i) request.bring(i, request.layout(i).whole(axis));
+  for (size_t i = 0; i < operands; ++i) request.redistribute(i, request.layout(i).whole(axis));
   for (size_t i = 1; i < operands; ++i)  // what is there whole becomes no part of a sum
-    if (request.layout(0).is_pending() && request.layout(i).pending != request.layout(0).pending) request.settle(0);
-  for (size_t i = 1; i < operands; ++i) request.bring(i, request.layout(0));
+    if (request.layout(0).is_pending() && request.layout(i).pending != request.layout(0).pending) request.reduce(0);
+  for (size_t i = 1; i < operands; ++i) request.redistribute(i, request.layout(0));
 }
 
 // A sum of parts joins sums that are pending.
 void arrange_reduce(LayoutRequest& request) {
-  if (request.node().attr<std::string>("reduction") != "sum") request.settle(0);
+  if (request.node().attr<std::string>("reduction") != "sum") request.reduce(0);
 }
 
 bool rows_of_reshape(const Graph& graph, const Node& node, size_t, size_t) {
@@ -161,11 +161,11 @@ Layouts place_reduce(const Graph& graph, const Node& node) {
   const Layout& x = input_layout(graph, node, 0);
   const bool sum = node.attr<std::string>("reduction") == "sum";
   const Pending kind = sum ? Pending::kSum : Pending::kMax;
-  require_layout(Layout().with_due(kind, x.due(kind)).pending == x.pending && (sum || !x.is_pending()), graph, node, 0,
-                 "nothing pending{}", sum ? " but a sum" : "");
+  require_layout(Layout().with_pending(kind, x.pending_axes(kind)).pending == x.pending && (sum || !x.is_pending()),
+                 graph, node, 0, "nothing pending{}", sum ? " but a sum" : "");
   const int last = input_rank(graph, node, 0) - 1;
   const Layout kept = node.attr<std::string>("axis") == "all" ? Layout() : Layout().with_cuts_of(x, last, 0);
-  return {kept.with_due(kind, x.due(kind) | (x.cut_axes() - kept.cut_axes()))};
+  return {kept.with_pending(kind, x.pending_axes(kind) | (x.cut_axes() - kept.cut_axes()))};
 }
 
 Layouts place_select_rows(const Graph& graph, const Node& node) {

@@ -106,7 +106,7 @@ void travel(RankGroup& group, const Journey& journey, const KernelArgs& args, co
       call(group, t.sent(args, i), t.received(args, i), args.in[i], args.out[i], args.stream);
     });
   };
-  group.together(calls, args.workspace.subspan(journey.scratch > 0 ? static_cast<size_t>(journey.scratch_at) : 0,
+  group.coalesce(calls, args.workspace.subspan(journey.scratch > 0 ? static_cast<size_t>(journey.scratch_at) : 0,
                                                static_cast<size_t>(journey.scratch)));
   each([&](const Travel& t, size_t i) {
     if (!t.unpacked) return;

@@ -73,11 +73,11 @@ class ProductRows {
     };
     if (!gathers_) others();
     if (beside_) {
-      group_->together_beside(
+      group_->coalesce_overlapped(
           own, call, args.workspace.subspan(static_cast<size_t>(scratch_at_), static_cast<size_t>(scratch_bytes_)));
     } else {
       own();
-      group_->together(call);
+      group_->coalesce(call);
     }
     if (gathers_) others();
   }

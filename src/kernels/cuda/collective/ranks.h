@@ -39,13 +39,13 @@ class RankGroup {
   virtual void all_to_all(const void* x, void* y, int64_t bytes, Stream stream) = 0;
   // The calls that `calls` makes go as one. With `scratch` they run beside kernels, which keep their multiprocessors
   // while parts travel: of the size that scratch_bytes says, added up over the calls; device memory of their own.
-  virtual void together(FunctionRef<void()> calls, std::span<std::byte> scratch) = 0;
-  void together(FunctionRef<void()> calls) { together(calls, {}); }
+  virtual void coalesce(FunctionRef<void()> calls, std::span<std::byte> scratch) = 0;
+  void coalesce(FunctionRef<void()> calls) { coalesce(calls, {}); }
   // The same beside kernels that `work` puts on the stream: they make row own() of what is scattered, and read no part
   // of y of what is gathered. In turn where there is no better way.
-  virtual void together_beside(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
+  virtual void coalesce_overlapped(FunctionRef<void()> work, FunctionRef<void()> calls, std::span<std::byte> scratch) {
     work();
-    together(calls, scratch);
+    coalesce(calls, scratch);
   }
   // For a reduce_scatter of so many bytes a rank; 0: it runs in one way only.
   virtual int64_t scratch_bytes(int64_t) const { return 0; }

@@ -13,15 +13,15 @@ struct GroupedTile {
   int expert, row, rows, column;
 };
 
-// The tiles of at most kMost rows; where that is more than 32, those of an expert are as even as multiples of 32 allow.
+// The tiles of at most kMax rows; where that is more than 32, those of an expert are as even as multiples of 32 allow.
 // Lists in shared memory, [experts + 1] each: where the rows of the experts begin, and the row tiles in front of each.
-template <int kMost>
+template <int kMax>
 struct GroupedRows {
   int *begin, *tiles, experts;
 
   static __device__ __forceinline__ int rows_of_tile(int n) {
-    if (kMost <= 32) return kMost;
-    const int count = (n + kMost - 1) / kMost, even = (n + count - 1) / count;
+    if (kMax <= 32) return kMax;
+    const int count = (n + kMax - 1) / kMax, even = (n + count - 1) / count;
     return (even + 31) / 32 * 32;
   }
   // Rounded up, a last tile can be empty: as many tiles as begin within the rows.

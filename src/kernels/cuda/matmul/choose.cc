@@ -44,14 +44,14 @@ std::string to_string(const GemvPlan& plan) {
 // The least time, in clocks, by a model: a step multiplies 4 a token, or reads its bytes from L2 at 24 a clock; a tile
 // ends in its results being stored, 12 a token.
 std::vector<Int8Plan> candidates(const Int8Desc& desc, const DeviceFacts& device) {
-  constexpr int64_t kMostSplits = 4, kMinSteps = 4, kPerTile = 1500, kPerJoin = 2000;
+  constexpr int64_t kMaxSplits = 4, kMinSteps = 4, kPerTile = 1500, kPerJoin = 2000;
   const int64_t pairs = std::max(device.sm_count / 2, 1), steps = ceil_div(desc.k, kInt8Depth);
   std::vector<std::pair<int64_t, Int8Plan>> timed;
   for (const int tokens : {64, 128, 192, 256}) {
     if (tokens > 64 && desc.m <= tokens - 64) break;
     const int64_t tiles = ceil_div(desc.m, tokens) * ceil_div(desc.n, kInt8Columns);
     const int64_t step = std::max<int64_t>(4 * tokens, (128 * 128 + 64 * tokens) / 24);
-    for (int splits = 1; splits <= (tokens <= 128 ? kMostSplits : 1); ++splits) {
+    for (int splits = 1; splits <= (tokens <= 128 ? kMaxSplits : 1); ++splits) {
       if (splits > 1 && steps < kMinSteps * splits) break;
       const int64_t turns = ceil_div(tiles * splits, pairs);
       const int64_t end = kPerTile + 12 * tokens + (splits > 1 ? kPerJoin : 0);

@@ -18,7 +18,7 @@ template <typename T, int kTokens, int kGroup, bool kZeros>
 __device__ __forceinline__ void multiply_few(uint32_t base, int stages, int steps, Mbarrier* full, Mbarrier* empty,
                                              const uint32_t* constants, float (&sums)[kTokens / 2]) {
   using S = Shape<T, kTokens, kGroup>;
-  constexpr int kMostUnit = 128 / static_cast<int>(sizeof(T)), kUnit = kGroup < kMostUnit ? kGroup : kMostUnit;
+  constexpr int kMaxUnit = 128 / static_cast<int>(sizeof(T)), kUnit = kGroup < kMaxUnit ? kGroup : kMaxUnit;
   constexpr int kUnits = kDepth / kUnit, kOfGroup = kGroup / kUnit;
   using F = Fragments<T, kUnit, 1>;
   const int thread = static_cast<int>(threadIdx.x) % 128, side = static_cast<int>(threadIdx.x) / 128;
