@@ -15,7 +15,7 @@
 namespace octet {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kToken = ":::MLLOG ";
 
@@ -159,21 +159,21 @@ constexpr std::pair<const char*, const char*> kOnce[] = {
 };
 
 // Python's json writes Infinity and NaN, which JSON has not.
-Json parse_value(const std::string& json) {
+OrderedJson parse_value(const std::string& json) {
   if (json == "Infinity") return INFINITY;
   if (json == "-Infinity") return -INFINITY;
   if (json == "NaN") return NAN;
-  return Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  return OrderedJson::parse(json, nullptr, /*allow_exceptions=*/false);
 }
 
-std::optional<double> number_of(const Json& value) {
+std::optional<double> number_of(const OrderedJson& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;  // as Python compares them
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
 bool is_whole(double value) { return std::abs(std::round(value) - value) < 1e-5; }
 
-bool equals(const Json& value, const std::string& word) {
+bool equals(const OrderedJson& value, const std::string& word) {
   if (word == "true") return number_of(value) == 1;
   const std::optional<double> number = number_of(value);
   char* end = nullptr;
@@ -182,7 +182,7 @@ bool equals(const Json& value, const std::string& word) {
   return value.is_string() && value.get<std::string>() == word;
 }
 
-bool obeys(const Json& value, const std::string& rule, std::optional<double> batch) {
+bool obeys(const OrderedJson& value, const std::string& rule, std::optional<double> batch) {
   if (rule.empty()) return true;
   if (rule == "text") return !value.is_string() || !value.get<std::string>().empty();
   if (rule == "integer") return value.is_number_integer();
@@ -239,7 +239,7 @@ class Checker {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? kNoLines : found->second;
   }
-  std::optional<Json> value_of(const std::string& key) const {
+  std::optional<OrderedJson> value_of(const std::string& key) const {
     return of(key).empty() ? std::nullopt : std::optional(parse_value(of(key)[0]->value.json()));
   }
   std::string text_of(const std::string& key) const {
@@ -377,8 +377,8 @@ const MlperfBenchmark* find_mlperf_benchmark(std::string_view name) {
 }
 
 bool reaches_target(const MlperfBenchmark& b, const MlperfValue& accuracy) {
-  const Json value = parse_value(accuracy.json());
-  const auto reaches = [&](const Json& of, double target) {
+  const OrderedJson value = parse_value(accuracy.json());
+  const auto reaches = [&](const OrderedJson& of, double target) {
     const std::optional<double> number = number_of(of);
     return number && within(*number, target, b.limit, b.higher_is_better);
   };
@@ -415,20 +415,20 @@ std::vector<MlperfLine> parse_mlperf_log(std::string_view text, std::vector<Mlpe
     for (const std::string_view word : {": -Infinity", ": Infinity", ": NaN"})
       for (size_t at = written.find(word); at != std::string::npos; at = written.find(word, at))
         written.replace(at, word.size(), fmt::format(": \"{}\"", word.substr(2)));
-    const Json json = Json::parse(written, nullptr, /*allow_exceptions=*/false);
-    const auto member = [&](const char* name) -> const Json* {
+    const OrderedJson json = OrderedJson::parse(written, nullptr, /*allow_exceptions=*/false);
+    const auto member = [&](const char* name) -> const OrderedJson* {
       return json.is_object() && json.contains(name) ? &json[name] : nullptr;
     };
-    const Json *key = member("key"), *time = member("time_ms"), *value = member("value"),
-               *metadata = member("metadata"), *type = member("event_type");
+    const OrderedJson *key = member("key"), *time = member("time_ms"), *value = member("value"),
+                      *metadata = member("metadata"), *type = member("event_type");
     if (key == nullptr || !key->is_string() || time == nullptr || !time->is_number() || value == nullptr) {
       faults.push_back({.line = number, .text = "the line is cut, or not a JSON object of key, time_ms and value"});
       continue;
     }
-    const auto of = [](const Json& json) {
+    const auto of = [](const OrderedJson& json) {
       const bool word = json.is_string() && std::set<std::string>{"Infinity", "-Infinity", "NaN"}.contains(json);
       return MlperfValue::of_json(word ? json.get<std::string>()
-                                       : json.dump(-1, ' ', false, Json::error_handler_t::replace));
+                                       : json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
     };
     MlperfLine& made =
         lines.emplace_back(MlperfLine{.number = number,

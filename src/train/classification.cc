@@ -136,14 +136,14 @@ ModelConfig classifying_model(const RunConfig& config, int64_t labels) {
   return model;
 }
 
-BatchShape shape_of(const RunConfig& c) {
+BatchShape classes_shape(const RunConfig& c) {
   return {.tokens = c.micro_batch * c.sequence_length,
           .max_segments = c.micro_batch,
           .max_length = c.sequence_length,
           .training = true};
 }
 
-enum Number { kLoss, kRight, kTexts, kPerClass };  // then of each class: right, said to be it, that are it
+enum ClassNumber { kLoss, kRight, kTexts, kPerClass };  // then of each class: right, said to be it, that are it
 
 }  // namespace
 
@@ -167,7 +167,7 @@ const WorkloadRow kClassification = {
         [](RunConfig& config) { config.sequence_length = 128, config.micro_batch = 16, config.dropout = 0.1; }};
 
 Classification::Classification(ModelConfig model, std::vector<std::string> names, const RunConfig& config)
-    : EncoderTraining(std::move(model), config, shape_of(config)),
+    : EncoderTraining(std::move(model), config, classes_shape(config)),
       names_(std::move(names)),
       seed_(static_cast<uint64_t>(config.seed)) {
   check(config.pipeline == 1, ErrorCode::kUnsupported,

@@ -30,7 +30,7 @@ struct ScheduleRow {
   double (*rate)(const Decay& decay);
 };
 
-int64_t parse_step(const std::string& text) {
+int64_t parse_decay_step(const std::string& text) {
   int64_t step = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), step);
   check(error == std::errc() && stop == text.data() + text.size() && step > 0, ErrorCode::kInvalidArgument,
@@ -57,14 +57,15 @@ constexpr ScheduleRow kSchedules[] = {
     {"polynomial", true, false, [](const Decay& d) { return polynomial(d, d.config.decay_power); }},
     {"steps", false, false,
      [](const Decay& d) {
-       return geometric(d, std::ranges::count_if(d.config.decay_at,
-                                                 [&](const std::string& text) { return parse_step(text) <= d.step; }));
+       return geometric(d, std::ranges::count_if(d.config.decay_at, [&](const std::string& text) {
+                          return parse_decay_step(text) <= d.step;
+                        }));
      }},
     {"exponential", false, false,
      [](const Decay& d) { return geometric(d, (d.step - d.begin) / std::max<int64_t>(1, d.config.decay_every)); }},
 };
 
-const ScheduleRow& row_of(const OptimizerConfig& config) {
+const ScheduleRow& schedule_row(const OptimizerConfig& config) {
   for (const ScheduleRow& row : kSchedules)
     if (config.schedule == row.name) return row;
   fail(ErrorCode::kInvalidArgument, "optimizer.schedule is '{}' (want {})", config.schedule,
@@ -87,12 +88,12 @@ std::vector<std::string> schedule_names() {
 }
 
 void validate_schedule(const OptimizerConfig& c) {
-  const ScheduleRow& row = row_of(c);
+  const ScheduleRow& row = schedule_row(c);
   check(c.min_lr >= 0 || c.min_lr == kDefaultMinLr, ErrorCode::kInvalidArgument,
         "optimizer.min_lr {}: want 0 or more, or {} for 6e-5 or optimizer.lr, whichever is less", c.min_lr,
         kDefaultMinLr);
   check(c.min_lr <= c.lr, ErrorCode::kInvalidArgument, "optimizer.min_lr {} exceeds optimizer.lr {}", c.min_lr, c.lr);
-  for (const std::string& text : c.decay_at) parse_step(text);
+  for (const std::string& text : c.decay_at) parse_decay_step(text);
   const bool steps = c.schedule == "steps", exponential = c.schedule == "exponential";
   check(!steps || !c.decay_at.empty(), ErrorCode::kInvalidArgument,
         "optimizer.schedule=steps needs optimizer.decay_at, as in 3000,6000");
@@ -111,13 +112,13 @@ void validate_schedule(const OptimizerConfig& c) {
 int64_t decay_begin(const OptimizerConfig& c) { return std::max(c.warmup_steps, decay_origin(c)); }
 
 int64_t decay_end(const OptimizerConfig& c, int64_t total_steps) {
-  if (!row_of(c).ends) return kNever;
+  if (!schedule_row(c).ends) return kNever;
   return c.decay_steps > 0 ? c.decay_steps : total_steps;
 }
 
 double learning_rate(const OptimizerConfig& c, int64_t total_steps, int64_t step) {
   const int64_t iteration = step - 1, end = decay_end(c, total_steps), begin = decay_origin(c);
-  const ScheduleRow& row = row_of(c);
+  const ScheduleRow& row = schedule_row(c);
   if (iteration < c.warmup_steps)
     return c.lr * static_cast<double>(iteration - c.warmup_from) / static_cast<double>(c.warmup_steps - c.warmup_from);
   const double least = least_of(row, c);
