@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/integers.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "dist/communicator.h"
@@ -183,7 +184,8 @@ void PreferenceModel::prepare(const StepperOptions& options, const std::string& 
     try {
       const TensorSource file(path);
       auto training = read_logps(file, kTraining, rows), validation = read_logps(file, kValidation, others);
-      missing = !training || !validation;
+      const auto of = file.metadata().find("reference");
+      missing = !training || !validation || of == file.metadata().end() || of->second != key;
       if (!missing) training_logps_ = std::move(*training), validation_logps_ = std::move(*validation);
     } catch (const Error& error) {
       log_warning("{}: the reference's log-probabilities are computed again", error.message());
@@ -225,10 +227,10 @@ std::vector<PairLogps> reference_logps(const WeightSource& weights, int64_t pair
   program.add_state({.name = "none", .type = {DType::kF32, {1}}, .role = StateRole::kMoment});
   Stepper stepper(compile(std::move(program), options.compile), options);
   load_weights(weights, stepper.executor());
-  const int64_t batches = (count + pairs - 1) / pairs, own = stepper.data_rank(), ranks = stepper.data_ranks();
+  const int64_t batches = ceil_div(count, pairs), own = stepper.data_rank(), ranks = stepper.data_ranks();
   std::vector<std::vector<double>> parts(static_cast<size_t>(2 * pairs));  // of every place of a batch
   Batch batch;
-  for (int64_t i = own; i < (batches + ranks - 1) / ranks * ranks; i += ranks) {  // of all ranks as many
+  for (int64_t i = own; i < round_up(batches, ranks); i += ranks) {  // of all ranks as many
     std::vector<PreferencePair> given;
     for (int64_t p = i * pairs; p < std::min((i + 1) * pairs, count); ++p) given.push_back(pair(p));
     stepper.evaluate(pack_pairs(given, pairs, length, {}), {});

@@ -259,7 +259,8 @@ TEST_F(Preference, ResumesWithTheSameBitsAndReadsTheReference) {
   for (const char* name : {"/trained.safetensors", "/optimizer.safetensors", "/adapter_model.safetensors"})
     EXPECT_EQ(read_file(resumed.checkpoint + name), read_file(straight.checkpoint + name)) << name;
 
-  // It is read, not made: another one in its place changes the run. A damaged one is made again.
+  // It is read, not made: another one in its place changes the run. One that is damaged, or of another key, is made
+  // again.
   const std::string path = references("straight")[0], sound = read_file(path);
   remove_path(folder_.file("interrupted"));
   make_folders(folder_.file("interrupted"));
@@ -274,6 +275,14 @@ TEST_F(Preference, ResumesWithTheSameBitsAndReadsTheReference) {
   write_file(copy, sound.substr(0, sound.size() / 2));
   run("interrupted");
   EXPECT_NEAR(steps_[0].loss, std::log(2), 1e-6);
+  EXPECT_EQ(read_file(copy), sound);
+  remove_path(folder_.file("interrupted"));
+  make_folders(folder_.file("interrupted"));
+  const size_t key = other.find(" length ");
+  ASSERT_NE(key, std::string::npos);
+  other[key + 1] = 'L';
+  write_file(copy, other);
+  run("interrupted");
   EXPECT_EQ(read_file(copy), sound);
 
   // Other data, another reference: another file; a run does not go on with another one.
