@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/integers.h"
 #include "io/dataset.h"
 
 namespace octet {
@@ -12,7 +13,7 @@ namespace {
 
 // Masked tokens of a row, where no setting says: 15 % of its tokens, a sequence's share rounded up.
 int64_t predictions_of(const RunConfig& c) {
-  return c.predictions > 0 ? c.predictions : (c.sequence_length * 15 / 100 + 2 + 7) / 8 * 8;
+  return c.predictions > 0 ? c.predictions : round_up(c.sequence_length * 15 / 100 + 2, 8);
 }
 
 BatchShape shape_of(const RunConfig& c) {
@@ -156,7 +157,7 @@ Batch BertPretraining::batch(DataSplit split, int64_t index) const {
 }
 
 int64_t BertPretraining::validation_batches() const {
-  return validation_ ? (validation_->rows.size() + rows_ - 1) / rows_ : 0;
+  return validation_ ? ceil_div(validation_->rows.size(), rows_) : 0;
 }
 
 std::vector<Metric> BertPretraining::metrics() const {

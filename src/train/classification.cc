@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/integers.h"
 #include "base/json.h"
 #include "base/threads.h"
 #include "io/corpus.h"
@@ -246,7 +247,7 @@ Batch Classification::batch(DataSplit split, int64_t index) const {
 }
 
 int64_t Classification::validation_batches() const {
-  return (std::ssize(validation_.texts) + shape_.max_segments - 1) / shape_.max_segments;
+  return ceil_div(std::ssize(validation_.texts), shape_.max_segments);
 }
 
 std::vector<Metric> Classification::metrics() const {

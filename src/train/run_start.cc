@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/integers.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "dist/control.h"
@@ -74,7 +75,7 @@ void Run::open_workload() {
   if (config_.optimizer.schedule == "exponential" && config_.optimizer.decay_every == 0) {
     check(samples > 0, ErrorCode::kInvalidArgument,
           "optimizer.schedule=exponential: this workload has no epochs: set optimizer.decay_every");
-    config_.optimizer.decay_every = std::max<int64_t>(1, (samples + a_step - 1) / a_step);
+    config_.optimizer.decay_every = std::max<int64_t>(1, ceil_div(samples, a_step));
   }
   if (config_.epochs > 0) {
     check(samples > 0, ErrorCode::kInvalidArgument, "train.epochs={}: this workload has no epochs: set train.steps",

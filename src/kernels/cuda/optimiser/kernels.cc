@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "base/integers.h"
 #include "ir/facts.h"
 #include "kernels/common/parts.h"
 #include "kernels/cuda/families.h"
@@ -130,14 +131,14 @@ BoundKernel bind_norms(const FusionBody& body, const std::vector<const Node*>& n
     if (!is_f32_or_bf16(type.dtype) || norm->inputs.size() != 1 || std::ssize(members) == kNormInputs) return {};
     const int64_t count = is_counted(*norm, 0) ? type.shape.elements() : 0;
     members.push_back({body.input(*norm, 0), body.result(*norm, 0), count, type.dtype == DType::kBF16});
-    pieces += std::max<int64_t>(1, (count + kSquarePiece - 1) / kSquarePiece);
+    pieces += std::max<int64_t>(1, ceil_div(count, kSquarePiece));
   }
   const auto run = [members = std::move(members)](const KernelArgs& args) {
     NormTable table;
     for (const Norm& norm : members) {
       table.inputs[table.count] = {at<const void>(args.in, norm.x), norm.count, table.pieces, norm.bf16};
       table.sums[table.count++] = at<double>(args.out, norm.sum);
-      table.pieces += static_cast<int32_t>(std::max<int64_t>(1, (norm.count + kSquarePiece - 1) / kSquarePiece));
+      table.pieces += static_cast<int32_t>(std::max<int64_t>(1, ceil_div(norm.count, kSquarePiece)));
     }
     launch_norms(table, reinterpret_cast<double*>(args.workspace.data()), args.stream);
   };
@@ -215,7 +216,7 @@ BoundKernel bind_squares(DeviceContext&, const Graph& graph, const Node& node) {
         const int64_t count = gradient.elements();
         if (count == 0 || !counted[i]) continue;
         table.inputs[table.count++] = {gradient.data, count, table.pieces, gradient.dtype() == DType::kBF16};
-        table.pieces += static_cast<int32_t>((count + kSquarePiece - 1) / kSquarePiece);
+        table.pieces += static_cast<int32_t>(ceil_div(count, kSquarePiece));
       }
       launch_square_partials(table, partials + launch * kSquareBlocks, args.stream);
     }
