@@ -1,13 +1,12 @@
 // octet data clean: repairs, filters and masks the documents of JSON lines.
 #include <CLI/CLI.hpp>
-#include <chrono>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "commands.h"
 #include "corpus/clean.h"
 #include "human.h"
+#include "line_job_command.h"
 
 namespace octet {
 namespace {
@@ -47,23 +46,10 @@ void print(const CleanArguments& arguments, const Clean& job, double seconds) {
              human_number(static_cast<double>(totals.at("bytes_in")) / std::max(seconds, 1e-3), "B"));
 }
 
-void clean(CleanArguments& arguments) {
-  const auto start = std::chrono::steady_clock::now();
+void clean(const CleanArguments& arguments) {
   arguments.rules.validate();
-  std::string title;
-  std::optional<ByteProgress> bar;
-  arguments.options.lines.progress = [&](std::string_view file, const CorpusProgress& state) {
-    if (title != file) bar.emplace("cleaning " + (title = file));
-    bar->update(state);
-  };
-  Clean job(arguments.options);
-  if (!job.finished()) {
-    job.run(arguments.shard.empty() ? Shard{} : parse_shard(arguments.shard));
-    if (arguments.shard.empty()) job.finish();
-  }
-  bar.reset();
-  if (job.finished())
-    print(arguments, job, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  run_line_job<Clean>(arguments.options, "cleaning", arguments.shard,
+                      [&](const Clean& job, double seconds) { print(arguments, job, seconds); });
 }
 
 }  // namespace

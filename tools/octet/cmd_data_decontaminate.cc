@@ -1,8 +1,6 @@
 // octet data decontaminate: drops documents that share n-grams of words with test sets.
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -10,6 +8,7 @@
 #include "corpus/decontaminate.h"
 #include "data_decontaminate.h"
 #include "human.h"
+#include "line_job_command.h"
 
 namespace octet {
 namespace {
@@ -60,22 +59,9 @@ void print(const DecontaminateArguments& arguments, const Decontaminate& job, do
 }
 
 void decontaminate(DecontaminateArguments& arguments) {
-  const auto start = std::chrono::steady_clock::now();
-  std::optional<ByteProgress> bar;
-  std::string title;
   for (const std::string& word : arguments.tests) add_test(word, arguments.options.tests);
-  arguments.options.lines.progress = [&](std::string_view file, const CorpusProgress& state) {
-    if (title != file) bar.emplace("comparing " + (title = file));
-    bar->update(state);
-  };
-  Decontaminate job(arguments.options);
-  if (!job.finished()) {
-    job.run(arguments.shard.empty() ? Shard{} : parse_shard(arguments.shard));
-    if (arguments.shard.empty()) job.finish();
-  }
-  bar.reset();
-  if (job.finished())
-    print(arguments, job, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  run_line_job<Decontaminate>(arguments.options, "comparing", arguments.shard,
+                              [&](const Decontaminate& job, double seconds) { print(arguments, job, seconds); });
 }
 
 }  // namespace
