@@ -32,16 +32,16 @@ def claims(name):
     return {claim["claim"]: claim["rows"] for claim in data["claims"]}
 
 
-def settings_of(flags, sequences):
-    """"--data 2 --shard gradients" as settings; `sequences`: of a step."""
-    words, made, ranks = flags.replace("`", "").split(), [], 1
+def settings_of(flags):
+    """"--data 2 --shard gradients" as settings, and the number of data ranks."""
+    words, made, data = flags.replace("`", "").split(), [], 1
     for i, word in enumerate(words):
         if word == "--sequence":
             made.append("parallel.sequence=true")
         elif word in AXES:
             made.append(f"{AXES[word]}={words[i + 1]}")
-            ranks *= int(words[i + 1]) if word == "--data" else 1
-    return " ".join(made), ranks
+            data *= int(words[i + 1]) if word == "--data" else 1
+    return " ".join(made), data
 
 
 def cases():
@@ -55,12 +55,12 @@ def cases():
             yield row[0], row[1], MODELS[row[0]], row[3]
     for row in ranks["ranks_training"]:
         flags = row[0].split("`")[1]
-        axes, data = settings_of(flags, 2)
+        axes, data = settings_of(flags)
         yield "Llama-2-7B, 8 layers: " + flags, row[1], f"{LLAMA} {axes} train.global_batch={2 * data}", row[3]
     for row in ranks["ranks_models"]:
         size = "llama2-13b" if "13B" in row[0] else "llama2-7b"
         count = int(row[0].split(", ")[1].split()[0])
-        axes, _ = settings_of(row[2], count)
+        axes, _ = settings_of(row[2])
         more = "" if row[2] != "one" else " recompute=selective"
         yield (f"{row[0]}: {row[2].replace('`', '')}", row[1],
                f"model.size={size} data.sequence_length=4096 train.micro_batch=1 train.global_batch={count} {axes}{more}",
