@@ -15,6 +15,7 @@
 #include "base/testing/test_error.h"
 #include "train/batches.h"
 #include "train/plan_report.h"
+#include "train/sequence_scores.h"
 #include "train/trainer.h"
 
 namespace octet {
@@ -328,6 +329,8 @@ TEST_F(Preference, RefusesWhatDoesNotFit) {
   expect_error("set data.sequence_length=24");
   config_.balance_loss = 0.1;
   expect_error("model.balance_loss 0.1");
+  EXPECT_NE(error_of([&] { check_scores_sequences(fits); }).find("eval.tasks with train.objective=dpo"),
+            std::string::npos);
 }
 
 TEST_F(Preference, IsPlannedForGpus) {

@@ -58,6 +58,10 @@ Batch batch_of(const std::vector<Placed>& placed, const std::vector<ScoredSequen
 }  // namespace
 
 void check_scores_sequences(const RunConfig& config) {
+  check(config.objective == "next_token", ErrorCode::kUnsupported,
+        "eval.tasks with train.objective={}: a row of such a run holds pairs: run them with octet eval --tasks on "
+        "checkpoints",
+        config.objective);
   check(config.pipeline <= 1 && config.context <= 1, ErrorCode::kUnsupported,
         "eval.tasks with parallel.pipeline={} and parallel.context={}: tasks are scored where a rank has whole "
         "sequences and logits: run them with octet eval --tasks on checkpoints",
