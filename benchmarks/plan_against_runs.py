@@ -57,6 +57,15 @@ def cases():
         flags = row[0].split("`")[1]
         axes, data = settings_of(flags)
         yield "Llama-2-7B, 8 layers: " + flags, row[1], f"{LLAMA} {axes} train.global_batch={2 * data}", row[3]
+    for row in ranks["ranks_four"]:
+        model, *what, flags = row[0].split(", ")
+        axes, data = settings_of(flags)
+        if model.startswith("8 layers"):
+            yield row[0], row[1], f"{LLAMA} {axes} train.global_batch={2 * data}", row[2]
+        else:
+            count = what[0].split()[0]
+            yield row[0], row[1], (f"model.size={model.lower().replace('llama-2-', 'llama2-').replace('llama-3-', 'llama3-')} "
+                                   f"data.sequence_length=4096 train.micro_batch=1 train.global_batch={count} {axes}"), row[2]
     for row in ranks["ranks_models"]:
         size = "llama2-13b" if "13B" in row[0] else "llama2-7b"
         count = int(row[0].split(", ")[1].split()[0])

@@ -5,6 +5,7 @@ of what came out: the loss of the first and the last of 20 training steps, and w
     benchmarks/promised_runs.py OCTET --device cuda --jobs 8 --json runs.json            # one GPU, or the CPU
     benchmarks/promised_runs.py OCTET --device cuda --mesh tensor=2,data=2 --jobs 1 --json runs.json
     benchmarks/promised_runs.py OCTET --adapters "lora dora" --json runs.json            # on a frozen model of each family
+    benchmarks/promised_runs.py OCTET --workloads "bert classify dpo" --json runs.json   # what is not language modelling
     benchmarks/promised_runs.py --table runs.json more.json                              # rows of docs/results/data/runs.json
 
 Models of two layers, 256 wide, with 8 experts where a family has any; sequences of 128 tokens of a text of this repository.
@@ -38,14 +39,19 @@ def run(command, cwd):
     return done.stdout
 
 
+def common_settings(recipe, device, mesh):
+    words = ["data.sequence_length=128", "train.micro_batch=4", "train.global_batch=16", f"train.steps={STEPS}",
+             f"train.device={device}", f"precision.recipe={recipe}", "optimizer.lr=1e-3", "eval.interval=0",
+             "checkpoint.interval=0", "log.interval=1", "train.threads=2"]
+    return words + [f"parallel.{axis}" for axis in mesh.split(",") if axis]
+
+
 def settings_of(family, recipe, device, mesh):
     words = [f"model.architecture={family}", "model.layers=2", "model.hidden=256", "model.heads=4", "model.head_dim=64",
-             f"model.intermediate={1024 if family == 'bloom' else 512}", "data.sequence_length=128", "train.micro_batch=4", "train.global_batch=16",
-             f"train.steps={STEPS}", f"train.device={device}", f"precision.recipe={recipe}", "optimizer.lr=1e-3",
-             "eval.interval=0", "checkpoint.interval=0", "log.interval=1", "data.train=corpus", "train.threads=2"]
+             f"model.intermediate={1024 if family == 'bloom' else 512}", "data.train=corpus"]
     if family in MIXTURES:
         words += ["model.experts=8", "model.experts_per_token=2"]
-    return words + [f"parallel.{axis}" for axis in mesh.split(",") if axis]
+    return words + common_settings(recipe, device, mesh)
 
 
 def train(octet, folder, family, recipe, device, mesh, base=None, method=""):
@@ -54,6 +60,10 @@ def train(octet, folder, family, recipe, device, mesh, base=None, method=""):
     if base:
         words = [word for word in words if not word.startswith("model.")]
         words += [f"model.from={base}", f"adapter.method={method}", "adapter.targets=all-linear", "adapter.rank=8"]
+    return trained(octet, folder, words, out)
+
+
+def trained(octet, folder, words, out):
     try:
         run([octet, "train", *words, f"out={out}"], folder)
         rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
@@ -63,6 +73,29 @@ def train(octet, folder, family, recipe, device, mesh, base=None, method=""):
         return out, f"{losses[0]:.2f} to {losses[-1]:.2f}"
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return None, outcome(error)
+
+
+def make_sets(octet, folder):
+    """Sets of the workloads: sentence pairs with masks, labelled lines, pairs of answers."""
+    lines = [line for line in (folder / "text").read_text().splitlines() if len(line.split()) > 4]
+    letters = sorted({letter for letter in "".join(lines).lower() if not letter.isspace()})
+    (folder / "wordpiece").mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
+    (folder / "wordpiece" / "tokenizer.json").write_text(json.dumps({
+        "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece"},
+        "added_tokens": [{"id": i, "content": word, "special": True} for i, word in enumerate(words[:5])],
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": {word: i for i, word in enumerate(words)}}}))
+    (folder / "labelled.jsonl").write_text("".join(
+        json.dumps({"text": line[:300], "label": "table" if "|" in line else "prose"}) + "\n" for line in lines))
+    (folder / "pairs.jsonl").write_text("".join(
+        json.dumps({"prompt": line[:60], "chosen": line[60:120], "rejected": line[60:120][::-1]}) + "\n"
+        for line in lines if len(line) > 130))
+    (folder / "template").write_text("{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}")
+    run([octet, "data", "bert", "--tokenizer", "wordpiece", "--length", "128", "--row", "128", "--blank-lines",
+         "--out", "sentences", "text"], folder)
+    run([octet, "data", "--tokenizer", "tokenizer", "--chat", "template", "--pairs", "--sequence-length", "128", "--out", "pairs",
+         "pairs.jsonl"], folder)
 
 
 def outcome(error):
@@ -102,6 +135,30 @@ def cases(octet, folder, options):
                          generate(octet, folder, base, recipe, options.device, "--adapter", f"own={out}")))
         return rows
 
+    def workload_case(recipe):
+        """BERT, a classifier that begins from it, and DPO of a language model, each from a model of the same recipe."""
+        rest, mesh = common_settings(recipe, options.device, options.mesh), options.mesh.replace("=", "").replace(",", "_")
+        small = ["model.layers=2", "model.hidden=256", "model.heads=4", "model.head_dim=64", "model.intermediate=512"]
+        rows, bert = [], folder / f"bert_{recipe}_{mesh}"
+        if {"bert", "classify"} & set(options.workloads):
+            out, result = trained(octet, folder, ["workload=bert", *small, "data.train=sentences", *rest], bert)
+            rows.append(("bert", "train", recipe, result))
+            if out and "classify" in options.workloads:
+                out, result = trained(octet, folder, ["workload=classify", f"model.from={bert}", "data.train=labelled.jsonl", *rest],
+                                      folder / f"classify_{recipe}_{mesh}")
+                rows.append(("classify", "train", recipe, result))
+        if "dpo" in options.workloads:
+            base, result = train(octet, folder, "llama", recipe, options.device, options.mesh)
+            for method in ["", "lora"] if base else []:
+                words = ["train.objective=dpo", f"model.from={base}", "data.train=pairs", *rest]
+                words += [f"adapter.method={method}"] if method else []
+                out, result = trained(octet, folder, words, folder / f"dpo_{method}_{recipe}_{mesh}")
+                rows.append(("dpo " + method, "train", recipe, result))
+        return rows
+
+    if options.workloads:
+        make_sets(octet, folder)
+        return [(workload_case, recipe) for recipe in options.recipes]
     if options.adapters:
         return [(adapter_case, family) for family in options.families]
     return [(train_case, family, recipe) for family in options.families for recipe in options.recipes]
@@ -147,6 +204,7 @@ def main():
     parser.add_argument("--families", type=str.split, default=FAMILIES, help="names with spaces between")
     parser.add_argument("--recipes", type=str.split, default=RECIPES)
     parser.add_argument("--adapters", type=str.split, default=[], help="adapter.method in place of whole models")
+    parser.add_argument("--workloads", type=str.split, default=[], help="bert, classify, dpo in place of language modelling")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quiet", action="store_true", help="print failures and the count only")
     parser.add_argument("--json", default="runs.json")
