@@ -93,7 +93,7 @@ struct EngineOptions {
   // Adapters that requests may name (docs/serving.md): folders of PEFT by their names, loaded by open(). Others may be
   // loaded later where there are some, or where max_adapters says for how many there is room.
   std::map<std::string, std::string> adapters = {};
-  int64_t max_adapters = 0;          // on the device at once, of each class of ranks; 0: those given, 8 at most
+  int64_t max_adapters = 0;          // on the device at once, of each class of ranks; 0: those given, at most 64
   int64_t max_adapter_rank = 0;      // of those loaded later; 0: the highest of those given, 16 where none is
   std::string adapter_targets = {};  // linears that they adapt, "attn.q,attn.v"; empty: those given adapt, or all
   std::function<void(const EnginePlan&)> planned = {};  // called by open() before weights are loaded

@@ -54,7 +54,7 @@ SettingsTable settings_of(EngineOptions& o, const std::string& task) {
           {.meaning = "in-flight batching with preemption or without", .choices = {"never-evict", "max-utilization"}});
     t.add("prefix_cache", &o.prefix_cache, {.meaning = "reuse KV blocks of shared prefixes (default)"});
     t.add("max_adapters", &o.max_adapters,
-          {.meaning = "adapters on the device at once, of each class of ranks; 0: those given, 8 at most",
+          {.meaning = "adapters on the device at once, of each class of ranks; 0: those given, at most 64",
            .min = 0,
            .max = 4096});
     t.add("max_adapter_rank", &o.max_adapter_rank,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "infer/adapter_store.h"
 #include "weights/adapter_folder.h"
 
@@ -14,7 +15,8 @@ namespace octet {
 namespace {
 
 constexpr int64_t kLeastRank = 8;  // of a class: rows of 16 bytes, which GPUs' kernels want
-constexpr int64_t kUsualRank = 16, kUsualSlots = 8;
+constexpr int64_t kUsualRank = 16, kUsualSlots = 64;
+constexpr int64_t kSlotBytes = int64_t{8} << 30;  // of slots that nobody asked for, in all
 
 // Of the ranks up to its own and above half of it.
 int64_t class_rank(int64_t rank) {
@@ -91,6 +93,7 @@ AdapterPlan plan_adapters(const EngineOptions& o, const ModelConfig& config) {
   tables.ranks.assign(ranks.begin(), ranks.end());
   const auto given = static_cast<int64_t>(o.adapters.size());
   tables.slots = o.max_adapters > 0 ? o.max_adapters : std::min(given, kUsualSlots);
+  tables.most_bytes = o.max_adapters > 0 ? 0 : kSlotBytes;
   if (o.adapter_targets.empty())
     plan.targets.assign(targets.begin(), targets.end());
   else if (o.adapter_targets != "all")
@@ -103,7 +106,11 @@ std::unique_ptr<AdapterStore> open_adapters(const EngineOptions& options, const 
   if (tables.empty()) return nullptr;
   const LoggedTime time("adapters");
   auto store = std::make_unique<AdapterStore>(tables, base_weights(model), config);
-  for (const auto& [name, folder] : options.adapters) store->load(name, folder);
+  const std::vector<std::pair<std::string, std::string>> given(options.adapters.begin(), options.adapters.end());
+  parallel_for(std::ssize(given), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      store->load(given[static_cast<size_t>(i)].first, given[static_cast<size_t>(i)].second);
+  });
   return store;
 }
 

@@ -116,6 +116,8 @@ class ProgramBuilder {
     tables.dtype = options_.recipe.compute;
     tables.hidden = model_.hidden;
     if (!tables.ranks.empty()) tables.linears = adapted_linears(base_, options_.adapter_targets);
+    if (const int64_t bytes = tables.slot_bytes(); tables.most_bytes > 0 && bytes > 0)
+      tables.slots = std::min(tables.slots, std::max<int64_t>(8, tables.most_bytes / bytes));
     for (const std::string& target : options_.adapter_targets)
       check(!adapted_linears(base_, {target}).empty(), ErrorCode::kInvalidArgument,
             "adapter_targets: no linear of the model is called {} (want some of {})", target,

@@ -10,9 +10,9 @@
 namespace octet {
 namespace {
 
-constexpr const char* kProducerNames[kProducers] = {"norm",    "norm_grad",    "activation", "activation_grad",
-                                                    "gated",   "gated_grad",   "rope",       "plain",
-                                                    "product", "scatter_rows", "update",     "router"};
+constexpr const char* kProducerNames[kProducers] = {
+    "norm",  "norm_grad", "activation",   "activation_grad", "gated",  "gated_grad", "rope",
+    "plain", "product",   "scatter_rows", "update",          "router", "addend"};
 constexpr const char* kPartNames[kFusionParts] = {"core",       "bias",      "residual",  "amax",          "quantize",
                                                   "column_sum", "scale",     "rope",      "columns",       "accumulate",
                                                   "siblings",   "slices",    "optimizer", "update_scales", "maximum",
@@ -220,6 +220,7 @@ std::optional<Producer> fusion_producer(const Graph& body) {
     return Producer::kProduct;
   if (!members.all([](const Node& node) { return is_scatter(node.op); }).empty()) return Producer::kScatterRows;
   if (!members.all(is_update).empty()) return Producer::kUpdate;
+  if (!members.all(Op::kGroupedMatmul).empty()) return Producer::kAddend;
   const auto chain = read_chain(body);
   return chain ? std::optional(chain->producer) : std::nullopt;
 }
@@ -245,7 +246,8 @@ uint32_t fusion_parts(const Graph& body) {
     return parts;
   }
   const std::optional<Producer> producer = fusion_producer(body);
-  has(FusionPart::kCore, producer == Producer::kScatterRows || producer == Producer::kRouter);
+  has(FusionPart::kCore,
+      producer == Producer::kScatterRows || producer == Producer::kRouter || producer == Producer::kAddend);
   has(FusionPart::kBias, producer == Producer::kProduct && !members.all(Op::kAdd).empty());
   has(FusionPart::kSlices, producer == Producer::kProduct && !members.all(Op::kSlice).empty());
   has(FusionPart::kRankRows, !members.all([](const Node& node) { return op_facts(node.op).collective; }).empty());

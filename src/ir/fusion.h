@@ -16,7 +16,7 @@
 
 namespace octet {
 
-// What makes the value that the sinks read; of the last three, what the fusion is.
+// What makes the value that the sinks read; of those from kScatterRows on, what the fusion is.
 enum class Producer : uint8_t {
   kNorm,            // layer_norm, rms_norm
   kNormGrad,        // their gradients
@@ -30,8 +30,9 @@ enum class Producer : uint8_t {
   kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, ropes and norms of heads before them
   kUpdate,       // updates of states side by side
   kRouter,       // the logits of a router of few tokens, its top_k and the group_rows of the chosen
+  kAddend,       // a grouped product that contracts few columns, an adapter's, and the sum it is added to
 };
-inline constexpr int kProducers = 12;
+inline constexpr int kProducers = 13;
 
 // What a fusion of a producer may have: a set of bits.
 enum class FusionPart : uint32_t {

@@ -101,6 +101,7 @@ Target h200_target() {
   target.allow(Producer::kProduct, {kBias, kResidual, kAccumulate, kSiblings, kSlices, kRankRows});
   target.allow(Producer::kScatterRows, {kCore, kRope, kHeadNorm, kColumns});
   target.allow(Producer::kRouter, {kCore});
+  target.allow(Producer::kAddend, {kCore, kColumns});
   target.allow(Producer::kUpdate, {kOptimizer, kUpdateScales, kMaximum});
   for (const auto& [tokens, out, in, linears, microseconds] : kMeasured) {
     constexpr std::array<const char*, 3> kPrecisions = {"bf16", "fp8-tensor", "fp8-block"};

@@ -48,6 +48,7 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("exchange_latencies", limits.exchange_latencies);
   fn("router_tokens", limits.router_tokens);
   fn("router_choices", limits.router_choices);
+  fn("addend_columns", limits.addend_columns);
   fn("update_params", limits.update_params);
   fn("update_scales", limits.update_scales);
   fn("update_maxima", limits.update_maxima);

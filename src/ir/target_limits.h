@@ -14,6 +14,8 @@ struct TargetLimits {
   double exchange_latencies = 4;
   // Of a fused router, and its tokens times their experts: with more tokens a library multiplies faster.
   int64_t router_tokens = 16, router_choices = 512;
+  // The most columns that the grouped product of an addend contracts; powers of two from 8 on.
+  int64_t addend_columns = 64;
   // Members of a grouped update: what fits a kernel's arguments.
   int64_t update_params = 32, update_scales = 80, update_maxima = 128;
 };

@@ -1,6 +1,7 @@
 #include "passes/fuse_patterns.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ir/facts.h"
 
@@ -377,10 +378,39 @@ Candidates router(const UseGraph& uses, NodeId first, const Target& target) {
   return {{{x.node, "x"}, {logits.node, "logits"}, {first, "top_k"}, {groups, "group_rows"}}};
 }
 
+// (slice of columns,) grouped_matmul that contracts few columns, add: what an adapter adds, in bf16.
+Candidates addend(const UseGraph& uses, NodeId first, const Target& target) {
+  const Node& node = uses.node(first);
+  if (node.op != Op::kGroupedMatmul || !target.fuses(Producer::kAddend)) return {};
+  const Graph& graph = uses.graph();
+  const NodeId add = find_user(uses, {first, 0}, is_residual, node.phase);
+  if (add == NodeId::kNone || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
+  const Value h = node.inputs[0], w = node.inputs[1];
+  const auto contracted = static_cast<uint64_t>(graph.shape(h).cols());
+  const bool few = contracted >= 8 && std::has_single_bit(contracted) &&
+                   graph.shape(h).cols() <= target.limits.addend_columns && node.results[0].shape.cols() % 8 == 0;
+  const bool alike = graph.dtype(h) == DType::kBF16 && graph.dtype(w) == DType::kBF16 &&
+                     node.results[0].dtype == DType::kBF16 && uses.node(add).results[0] == node.results[0] &&
+                     graph.type(uses.node(add).inputs[0]) == graph.type(uses.node(add).inputs[1]);
+  if (!few || !alike || !node.attr<bool>("trans_b")) return {};
+  Candidates candidates = {{{first, "product"}, {add, "add"}}};
+  const NodeId slice = find_maker(
+      uses, h,
+      [](const Graph& g, const Node& n) {
+        return n.op == Op::kSlice && n.attr<int64_t>("axis") == 1 && n.attr<int64_t>("begin") % 8 == 0 &&
+               g.shape(n.inputs[0]).rank() == 2 && g.shape(n.inputs[0]).cols() % 8 == 0;
+      },
+      node.phase);
+  if (slice != NodeId::kNone && target.fuses(Producer::kAddend, FusionPart::kColumns))
+    candidates.insert(candidates.begin(), joined(candidates[0], {{slice, "columns"}}));
+  return candidates;
+}
+
 }  // namespace
 
 std::span<const FusionPattern> fusion_patterns() {
   static const std::vector<FusionPattern> table = {
+      {Producer::kAddend, addend},  // before norms, which would take the sum
       {Producer::kNorm, norm},
       {Producer::kGated, gated},
       {Producer::kActivation, activation},

@@ -354,6 +354,32 @@ TEST(Fuse, RoutersOfFewTokensFuseWhereNothingElseReadsTheirLogits) {
   EXPECT_EQ(kinds("", "f16[4,8]"), Kinds{});
 }
 
+TEST(Fuse, AddendsThatContractFewColumnsFuseWithTheirSumAndTheirColumns) {
+  const auto kinds = [](int rank, const std::string& dtype = "bf16", const std::string& also = "") {
+    Graph graph = parse_graph(fmt::format(R"(graph @eval stage precise
+  %0 = input : {1}[6,{2}] @h
+  %1 = input : {1}[24,{0}] @table
+  %2 = input : i32[4] @offsets
+  %3 = input : {1}[6,8] @base
+  %4 = slice %0 {{axis=1, begin={0}, end={2}}} @own
+  %5 = grouped_matmul %4, %1, %2 {{trans_b=true}} @product
+  %6 = add %3, %5 @sum
+  output @y %6
+{3}end
+)",
+                                          rank, dtype, 2 * rank, also));
+    fuse_graph(graph, allowing(Producer::kAddend, {kCore, kColumns}));
+    verify(graph);
+    return labels_of(graph);
+  };
+  using Kinds = std::map<std::string, int>;
+  EXPECT_EQ(kinds(16), (Kinds{{"grouped_matmul+add", 1}}));  // a slice of an input counts as the input
+  EXPECT_EQ(kinds(128), Kinds{});
+  EXPECT_EQ(kinds(24), Kinds{});
+  EXPECT_EQ(kinds(16, "f32"), Kinds{});
+  EXPECT_EQ(kinds(16, "bf16", "  output @product %5\n"), Kinds{});
+}
+
 // A reader between the members feeds one of them: fusing would need its own result.
 TEST(Fuse, KeepsACycleApart) {
   Graph graph = parse_graph(R"(graph @eval stage precise

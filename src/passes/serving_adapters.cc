@@ -1,6 +1,7 @@
 #include "passes/serving_adapters.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -136,6 +137,13 @@ class AdapterRewriter {
 };
 
 }  // namespace
+
+int64_t AdapterTables::slot_bytes() const {
+  int64_t elements = 0;
+  for (const AdaptedLinears& group : linears)
+    for (const int64_t out : group.out) elements += group.in + out;
+  return std::accumulate(ranks.begin(), ranks.end(), int64_t{0}) * elements * dtype_bytes(dtype);
+}
 
 std::vector<AdaptedLinears> adapted_linears(const Graph& graph, const std::vector<std::string>& targets) {
   std::vector<AdaptedLinears> all;

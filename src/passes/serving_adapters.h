@@ -25,6 +25,7 @@ struct AdaptedLinears {
 // What a program has room for.
 struct AdapterTables {
   int64_t slots = 0;                // adapters of each class that are on the device at once
+  int64_t most_bytes = 0;           // lowers slots, to 8 at the least, whose addends would take more; 0: it does not
   std::vector<int64_t> ranks = {};  // of the classes, ascending: an adapter is of the first that holds all its ranks
   bool dora = false;                // gains of the linears' outputs too
   int64_t virtual_tokens = 0;       // rows in front of a text, at most, of adapters that are a class of their own,
@@ -35,6 +36,7 @@ struct AdapterTables {
   // Of the classes, and of adapters with virtual tokens behind them: an adapter's slot of all is class * slots + slot.
   int64_t classes() const { return static_cast<int64_t>(ranks.size()) + (virtual_tokens > 0 ? 1 : 0); }
   bool empty() const { return slots == 0 || classes() == 0; }
+  int64_t slot_bytes() const;  // of one slot of every class, of addends
 };
 
 // The linears of a model graph whose weights' names contain one of `targets` ("attn.q"), of all but routers

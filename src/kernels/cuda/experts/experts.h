@@ -107,4 +107,20 @@ struct GroupedPlan {
 std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts& device);
 void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream);
 
+// Grouped products of bf16 with few columns N (narrow), or few elements to contract, K of kRanks (wide): those of
+// adapters. Rows of x and w are whole pieces of 16 bytes.
+inline constexpr int64_t kNarrowColumns = 256;
+struct ThinProduct {
+  int64_t rows = 0, n = 0, k = 0, x_stride = 0;  // elements of a row of x
+  int experts = 0;
+  const void* x = nullptr;     // [rows, k]
+  const void* w = nullptr;     // [experts n, k]
+  const void* base = nullptr;  // wide: [rows, n], to which the product is added after it was rounded; null: none
+  const int32_t* offsets = nullptr;
+  void* out = nullptr;          // [rows, n]
+  bool operands_ready = false;  // nothing earlier on the stream's graph writes w and offsets
+};
+void launch_grouped_narrow(const ThinProduct& product, int sm_count, cudaStream_t stream);
+void launch_grouped_wide(const ThinProduct& product, cudaStream_t stream);
+
 }  // namespace octet::cuda

@@ -273,6 +273,52 @@ BoundKernel bind_wgmma(DeviceContext& context, const Graph& graph, const Node& n
   };
 }
 
+// Whether nothing of a step writes weights and offsets.
+bool are_ready(const Graph& graph, Value w, Value offsets) {
+  return is_constant_state(graph, w) && graph.node(offsets).op == Op::kInput;
+}
+
+ThinProduct thin_product(const Graph& graph, const Node& node, int64_t x_stride, Value w, Value offsets) {
+  const Shape& weights = graph.shape(w);
+  return {.rows = node.results[0].shape[0],
+          .n = node.results[0].shape[1],
+          .k = weights[1],
+          .x_stride = x_stride,
+          .experts = static_cast<int>(graph.shape(offsets)[0] - 1)};
+}
+
+BoundKernel bind_narrow(DeviceContext& context, const Graph& graph, const Node& node) {
+  const TensorType &x = graph.type(node.inputs[0]), &y = node.results[0];
+  const bool few = y.shape[1] <= kNarrowColumns && x.shape[1] >= 4 * y.shape[1];
+  if (!few || !multiplies_directly(graph, node, Grouped(node)) || y.dtype != DType::kBF16) return {};
+  ThinProduct product = thin_product(graph, node, x.shape[1], node.inputs[1], node.inputs[2]);
+  product.operands_ready = are_ready(graph, node.inputs[1], node.inputs[2]);
+  return [product, sms = context.sm_count()](const KernelArgs& args) {
+    ThinProduct p = product;
+    p.x = args.in[0].data, p.w = args.in[1].data, p.offsets = args.in[2].as<int32_t>(), p.out = args.out[0].data;
+    launch_grouped_narrow(p, sms, args.stream);
+  };
+}
+
+// base + h B^T, where h may be columns of a wider matrix.
+BoundKernel bind_addend(DeviceContext&, const Fusion& fusion) {
+  const FusionBody& body = fusion.body;
+  const Node *grouped = body.member(Op::kGroupedMatmul), *sum = body.member(Op::kAdd);
+  if (grouped == nullptr || sum == nullptr) return {};
+  const size_t side = body.reads(*sum, 0, *grouped) ? 1 : 0;
+  const auto h = body.columns(*grouped, 0);
+  const int base = body.input(*sum, side), w = body.input(*grouped, 1), offsets = body.input(*grouped, 2);
+  ThinProduct product = thin_product(body.graph(), *grouped, h.stride, grouped->inputs[1], grouped->inputs[2]);
+  const auto input = [&](int i) { return fusion.node.inputs[static_cast<size_t>(i)]; };
+  product.operands_ready = are_ready(fusion.graph, input(w), input(offsets));
+  return [=](const KernelArgs& args) {
+    ThinProduct p = product;
+    p.x = h.in(args.in), p.w = args.in[static_cast<size_t>(w)].data, p.base = args.in[static_cast<size_t>(base)].data;
+    p.offsets = at<int32_t>(args.in, offsets), p.out = args.out[0].data;
+    launch_grouped_wide(p, args.stream);
+  };
+}
+
 // Codes of 4 bits in the order for x.
 bool takes_int4(const Graph& graph, const Node& node, const Grouped& g) {
   const DType x = graph.dtype(node.inputs[0]);
@@ -316,6 +362,8 @@ constexpr KernelEntry kEntries[] = {
     {Op::kDispatchRows, "dispatch_rows", bind_dispatch},
     {Op::kCombineRows, "combine_rows", bind_combine},
     {Op::kCombineRowsGrad, "combine_rows_grad", bind_combine_grad},
+    {{Producer::kAddend}, "grouped_addend", bind_addend},
+    {Op::kGroupedMatmul, "grouped_matmul_narrow", bind_narrow},
     {Op::kGroupedMatmul, "grouped_matmul_gemv", bind_gemv},
     {Op::kGroupedMatmul, "grouped_matmul_wgmma", bind_wgmma},
     {Op::kGroupedMatmul, "grouped_matmul_tiled", bind_tiled},
