@@ -30,7 +30,7 @@ enum class Producer : uint8_t {
   kScatterRows,  // the scatter_rows or scatter_codes of a layer's keys and values, ropes and norms of heads before them
   kUpdate,       // updates of states side by side
   kRouter,       // the logits of a router of few tokens, its top_k and the group_rows of the chosen
-  kAddend,       // a grouped product that contracts few columns, an adapter's, and the sum it is added to
+  kAddend,       // a grouped product that contracts few columns, an adapter's: where they lie, the sum it is added to
 };
 inline constexpr int kProducers = 13;
 

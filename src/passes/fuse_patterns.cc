@@ -128,6 +128,18 @@ Candidates norm_grad(const UseGraph& uses, NodeId first, const Target& target) {
   return candidates;
 }
 
+// Without the quantizes by rows of a value that others read too: their kernels make codes alone.
+std::vector<FusionMembers> without_row_codes(const UseGraph& uses, Value value, std::vector<FusionMembers> sinks) {
+  std::erase_if(sinks, [&](const FusionMembers& set) {
+    return std::ranges::any_of(set, [&](const FusionMember& member) {
+      const Node& node = uses.node(member.node);
+      return node.op == Op::kQuantize && node.attr<std::string>("scaling") == "row" &&
+             (uses.users(value).size() > set.size() || uses.is_output(value));
+    });
+  });
+  return sinks;
+}
+
 // (bias,) activation, or its square
 Candidates activation(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
@@ -146,7 +158,8 @@ Candidates activation(const UseGraph& uses, NodeId first, const Target& target) 
   }
   std::vector<FusionMembers> cores = {core};
   if (add != NodeId::kNone) cores.push_back({{first, name}});
-  for (FusionMembers& members : with_sinks(cores, sinks_of(uses, {first, 0}, Producer::kActivation, target)))
+  for (FusionMembers& members : with_sinks(
+           cores, without_row_codes(uses, {first, 0}, sinks_of(uses, {first, 0}, Producer::kActivation, target))))
     candidates.push_back(std::move(members));
   return candidates;
 }
@@ -157,7 +170,8 @@ Candidates gated(const UseGraph& uses, NodeId first, const Target& target) {
   if (!is_activation(node.op) || !target.fuses(Producer::kGated)) return {};
   const NodeId mul = find_user(uses, {first, 0}, is_mul, node.phase);
   if (mul == NodeId::kNone || uses.node(mul).inputs[0] == uses.node(mul).inputs[1]) return {};
-  return with_sinks({{{first, op_name(node.op)}, {mul, "mul"}}}, sinks_of(uses, {mul, 0}, Producer::kGated, target));
+  return with_sinks({{{first, op_name(node.op)}, {mul, "mul"}}},
+                    without_row_codes(uses, {mul, 0}, sinks_of(uses, {mul, 0}, Producer::kGated, target)));
 }
 
 // The activation of `gate` that a gradient reads, a member where it is made again for that alone.
@@ -378,31 +392,36 @@ Candidates router(const UseGraph& uses, NodeId first, const Target& target) {
   return {{{x.node, "x"}, {logits.node, "logits"}, {first, "top_k"}, {groups, "group_rows"}}};
 }
 
-// (slice of columns,) grouped_matmul that contracts few columns, add: what an adapter adds, in bf16.
+bool takes_columns(const Graph& graph, const Node& node) {
+  return node.op == Op::kSlice && node.attr<int64_t>("axis") == 1 && node.attr<int64_t>("begin") % 8 == 0 &&
+         graph.shape(node.inputs[0]).rank() == 2 && graph.shape(node.inputs[0]).cols() % 8 == 0;
+}
+
+// A grouped product in bf16 that contracts few columns, an adapter's: with the slice that takes these from a wider
+// matrix, the sum that it is added to, or both.
 Candidates addend(const UseGraph& uses, NodeId first, const Target& target) {
   const Node& node = uses.node(first);
-  if (node.op != Op::kGroupedMatmul || !target.fuses(Producer::kAddend)) return {};
   const Graph& graph = uses.graph();
-  const NodeId add = find_user(uses, {first, 0}, is_residual, node.phase);
-  if (add == NodeId::kNone || uses.users({first, 0}).size() != 1 || uses.is_output({first, 0})) return {};
-  const Value h = node.inputs[0], w = node.inputs[1];
+  if (node.op != Op::kGroupedMatmul || !target.fuses(Producer::kAddend) || !node.attr<bool>("trans_b")) return {};
+  const Value h = node.inputs[0];
   const auto contracted = static_cast<uint64_t>(graph.shape(h).cols());
   const bool few = contracted >= 8 && std::has_single_bit(contracted) &&
                    graph.shape(h).cols() <= target.limits.addend_columns && node.results[0].shape.cols() % 8 == 0;
-  const bool alike = graph.dtype(h) == DType::kBF16 && graph.dtype(w) == DType::kBF16 &&
-                     node.results[0].dtype == DType::kBF16 && uses.node(add).results[0] == node.results[0] &&
-                     graph.type(uses.node(add).inputs[0]) == graph.type(uses.node(add).inputs[1]);
-  if (!few || !alike || !node.attr<bool>("trans_b")) return {};
-  Candidates candidates = {{{first, "product"}, {add, "add"}}};
-  const NodeId slice = find_maker(
-      uses, h,
-      [](const Graph& g, const Node& n) {
-        return n.op == Op::kSlice && n.attr<int64_t>("axis") == 1 && n.attr<int64_t>("begin") % 8 == 0 &&
-               g.shape(n.inputs[0]).rank() == 2 && g.shape(n.inputs[0]).cols() % 8 == 0;
-      },
-      node.phase);
+  const auto is_bf16 = [](DType dtype) { return dtype == DType::kBF16; };
+  if (!few || !is_bf16(graph.dtype(h)) || !is_bf16(graph.dtype(node.inputs[1])) || !is_bf16(node.results[0].dtype))
+    return {};
+  FusionMembers with_columns = {{first, "product"}}, with_sum;
+  const NodeId slice = find_maker(uses, h, takes_columns, node.phase);
   if (slice != NodeId::kNone && target.fuses(Producer::kAddend, FusionPart::kColumns))
-    candidates.insert(candidates.begin(), joined(candidates[0], {{slice, "columns"}}));
+    with_columns = joined(std::move(with_columns), {{slice, "columns"}});
+  const bool only_here = uses.users({first, 0}).size() == 1 && !uses.is_output({first, 0});
+  const NodeId add = only_here ? find_user(uses, {first, 0}, is_residual, node.phase) : NodeId::kNone;
+  if (add != NodeId::kNone && graph.type(uses.node(add).inputs[0]) == graph.type(uses.node(add).inputs[1]) &&
+      uses.node(add).results[0] == node.results[0])
+    with_sum = joined(with_columns, {{add, "add"}});
+  Candidates candidates;
+  for (FusionMembers* members : {&with_sum, &with_columns})
+    if (members->size() > 1) candidates.push_back(std::move(*members));
   return candidates;
 }
 

@@ -356,7 +356,7 @@ TEST(Fuse, RoutersOfFewTokensFuseWhereNothingElseReadsTheirLogits) {
 
 TEST(Fuse, AddendsThatContractFewColumnsFuseWithTheirSumAndTheirColumns) {
   const auto kinds = [](int rank, const std::string& dtype = "bf16", const std::string& also = "") {
-    Graph graph = parse_graph(fmt::format(R"(graph @eval stage precise
+    Graph graph = parse_graph(fmt::format(R"(graph @eval stage fused
   %0 = input : {1}[6,{2}] @h
   %1 = input : {1}[24,{0}] @table
   %2 = input : i32[4] @offsets
@@ -377,7 +377,7 @@ TEST(Fuse, AddendsThatContractFewColumnsFuseWithTheirSumAndTheirColumns) {
   EXPECT_EQ(kinds(128), Kinds{});
   EXPECT_EQ(kinds(24), Kinds{});
   EXPECT_EQ(kinds(16, "f32"), Kinds{});
-  EXPECT_EQ(kinds(16, "bf16", "  output @product %5\n"), Kinds{});
+  EXPECT_EQ(kinds(16, "bf16", "  output @product %5\n"), (Kinds{{"grouped_matmul", 1}}));  // with its columns
 }
 
 // A reader between the members feeds one of them: fusing would need its own result.

@@ -11,7 +11,7 @@ namespace {
 struct Addend {
   std::vector<double> offsets;
   int64_t n, rank, wide = 0, begin = 0;
-  bool base_first = true;
+  bool base_first = true, base = true;
 
   int64_t rows() const { return static_cast<int64_t>(offsets.back()); }
   int64_t groups() const { return static_cast<int64_t>(offsets.size()) - 1; }
@@ -30,6 +30,7 @@ cpu::Case addend_case(const Addend& s) {
                          cpu::normal(DType::kBF16, {s.rows(), s.n})},
               .dtypes = {DType::kBF16},
               .gradient = false};
+  if (!s.base) c.inputs.pop_back();
   c.body = [s](const std::vector<TensorType>& types) {
     Graph body("addend");
     const auto leaf = [&](int i) {
@@ -40,7 +41,7 @@ cpu::Case addend_case(const Addend& s) {
       return Value{body.add({.op = op, .inputs = std::move(inputs), .attrs = std::move(attrs), .name = name}), 0};
     };
     Value h = leaf(0);
-    const Value w = leaf(1), offsets = leaf(2), base = leaf(3);
+    const Value w = leaf(1), offsets = leaf(2), base = s.base ? leaf(3) : Value::none();
     if (s.wide > 0)
       h = member("columns", Op::kSlice, {h}, {{"axis", int64_t{1}}, {"begin", s.begin}, {"end", s.begin + s.rank}});
     const Value product = member("product", Op::kGroupedMatmul, {h, w, offsets}, {{"trans_b", true}});
@@ -89,8 +90,15 @@ std::vector<double> one_row_each(int groups) {
 TEST(GroupedThin, AddsToABaseAsTheReference) {
   for (const Addend& s :
        {Addend{{0, 1}, 64, 16}, Addend{{0, 0, 5, 5, 40}, 264, 8, 24, 16}, Addend{one_row_each(64), 1024, 16, 48, 16},
-        Addend{{0, 100, 100, 117, 300}, 72, 32, 32, 0, false}, Addend{{0, 0, 17, 33, 50}, 4096, 64}})
+        Addend{{0, 100, 100, 117, 300}, 72, 32, 32, 0, false}, Addend{{0, 0, 17, 33, 50}, 4096, 64},
+        Addend{{0, 3, 20, 20}, 512, 16, 48, 32, true, false}})
     expect_reference(addend_case(s), "grouped_addend");
+}
+
+TEST(GroupedThin, ContractsFewColumnsAsTheReference) {
+  for (const int64_t rank : {8, 16, 32, 64})
+    for (const auto& offsets : {std::vector<double>{0, 1}, {0, 0, 5, 5, 40, 57}, one_row_each(40)})
+      expect_reference(narrow_case(offsets, 264, rank), "grouped_matmul_wide");
 }
 
 TEST(GroupedThin, HasFewColumnsAsTheReference) {

@@ -300,20 +300,37 @@ BoundKernel bind_narrow(DeviceContext& context, const Graph& graph, const Node& 
   };
 }
 
-// base + h B^T, where h may be columns of a wider matrix.
+bool is_wide(const Graph& graph, const Node& node) {
+  const int64_t k = graph.shape(node.inputs[0])[1];
+  return (k == 8 || k == 16 || k == 32 || k == 64) && node.results[0].shape[1] % 8 == 0 &&
+         node.results[0].dtype == DType::kBF16 && multiplies_directly(graph, node, Grouped(node));
+}
+
+BoundKernel bind_wide(DeviceContext&, const Graph& graph, const Node& node) {
+  if (!is_wide(graph, node)) return {};
+  ThinProduct product = thin_product(graph, node, graph.shape(node.inputs[0])[1], node.inputs[1], node.inputs[2]);
+  product.operands_ready = are_ready(graph, node.inputs[1], node.inputs[2]);
+  return [product](const KernelArgs& args) {
+    ThinProduct p = product;
+    p.x = args.in[0].data, p.w = args.in[1].data, p.offsets = args.in[2].as<int32_t>(), p.out = args.out[0].data;
+    launch_grouped_wide(p, args.stream);
+  };
+}
+
+// (base +) h B^T, where h may be columns of a wider matrix.
 BoundKernel bind_addend(DeviceContext&, const Fusion& fusion) {
   const FusionBody& body = fusion.body;
   const Node *grouped = body.member(Op::kGroupedMatmul), *sum = body.member(Op::kAdd);
-  if (grouped == nullptr || sum == nullptr) return {};
-  const size_t side = body.reads(*sum, 0, *grouped) ? 1 : 0;
+  if (grouped == nullptr || !is_wide(body.graph(), *grouped)) return {};
   const auto h = body.columns(*grouped, 0);
-  const int base = body.input(*sum, side), w = body.input(*grouped, 1), offsets = body.input(*grouped, 2);
+  const int w = body.input(*grouped, 1), offsets = body.input(*grouped, 2);
+  const int base = sum == nullptr ? -1 : body.input(*sum, body.reads(*sum, 0, *grouped) ? 1 : 0);
   ThinProduct product = thin_product(body.graph(), *grouped, h.stride, grouped->inputs[1], grouped->inputs[2]);
   const auto input = [&](int i) { return fusion.node.inputs[static_cast<size_t>(i)]; };
   product.operands_ready = are_ready(fusion.graph, input(w), input(offsets));
   return [=](const KernelArgs& args) {
     ThinProduct p = product;
-    p.x = h.in(args.in), p.w = args.in[static_cast<size_t>(w)].data, p.base = args.in[static_cast<size_t>(base)].data;
+    p.x = h.in(args.in), p.w = at<const void>(args.in, w), p.base = at<const void>(args.in, base);
     p.offsets = at<int32_t>(args.in, offsets), p.out = args.out[0].data;
     launch_grouped_wide(p, args.stream);
   };
@@ -364,6 +381,7 @@ constexpr KernelEntry kEntries[] = {
     {Op::kCombineRowsGrad, "combine_rows_grad", bind_combine_grad},
     {{Producer::kAddend}, "grouped_addend", bind_addend},
     {Op::kGroupedMatmul, "grouped_matmul_narrow", bind_narrow},
+    {Op::kGroupedMatmul, "grouped_matmul_wide", bind_wide},
     {Op::kGroupedMatmul, "grouped_matmul_gemv", bind_gemv},
     {Op::kGroupedMatmul, "grouped_matmul_wgmma", bind_wgmma},
     {Op::kGroupedMatmul, "grouped_matmul_tiled", bind_tiled},
