@@ -69,15 +69,26 @@ BertPretraining::BertPretraining(const RunConfig& config)
     : BertPretraining(pretraining_model(config, open_set("data.train", config.train_data).info().vocab_size), config) {
   train_ = open_split("data.train", config.train_data, config);
   set_tokenizer(train_->set->info().tokenizer_path);
-  record_ = {
-      .data = fmt::format("{} sequences in {} rows of {} tokens, {} sequences and {} predictions, seed {} batch {}",
-                          train_->set->sequences(), train_->rows.size(), shape_.max_length, config.row_sequences,
-                          predictions_of(config), config.seed, config.accumulation() * rows_),
-      .checksum = fmt::format("{:08x}", train_->set->checksum())};
-  if (config.validation_data.empty()) return;
-  validation_ = open_split("data.validation", config.validation_data, config);
-  record_.validation = fmt::format("{} sequences checksum {:08x}, {} of them", validation_->set->sequences(),
-                                   validation_->set->checksum(), config.eval_tokens);
+  record_ = {.data =
+                 fmt::format("{} sequences in {} rows of {} tokens, {} sequences and {} predictions, seed {} batch {}",
+                             train_->set->sequences(), train_->rows.size(), shape_.max_length, config.row_sequences,
+                             predictions_of(config), config.seed, config.accumulation() * rows_)};
+  eval_tokens_ = config.eval_tokens;
+  if (!config.validation_data.empty()) validation_ = open_split("data.validation", config.validation_data, config);
+}
+
+int64_t BertPretraining::units_of(DataSplit split) const {
+  const auto& of = split == DataSplit::kTraining ? train_ : validation_;
+  return of ? of->set->sequences() : 0;
+}
+
+DataRecord BertPretraining::data() const {
+  DataRecord record = record_;
+  if (train_) record.checksum = fmt::format("{:08x}", train_->set->checksum());
+  if (validation_)
+    record.validation = fmt::format("{} sequences checksum {:08x}, {} of them", validation_->set->sequences(),
+                                    validation_->set->checksum(), eval_tokens_);
+  return record;
 }
 
 std::unique_ptr<const BertPretraining::Split> BertPretraining::open_split(const std::string& setting,
@@ -154,6 +165,21 @@ Batch BertPretraining::batch(DataSplit split, int64_t index) const {
       from.set->get(from.rows.order[static_cast<size_t>(s)], sequences.emplace_back());
   }
   return pack(sequences);
+}
+
+// As many sequences as a batch has room for, each of its share of a row.
+Batch BertPretraining::made_up_batch() const {
+  const int64_t sequences = shape_.max_segments, length = std::max<int64_t>(2, shape_.tokens / sequences),
+                masked = std::min(length, shape_.predictions / sequences);
+  BertSequence one;
+  for (int64_t i = 0; i < length; ++i) {
+    one.ids.push_back(static_cast<int32_t>(i * 7919 % model().vocab_size));
+    one.types.push_back(2 * i >= length);
+    if (i >= masked) continue;
+    one.positions.push_back(static_cast<int32_t>(i));
+    one.labels.push_back(one.ids.back());
+  }
+  return pack(std::vector<BertSequence>(static_cast<size_t>(std::min(sequences, shape_.tokens / length)), one));
 }
 
 int64_t BertPretraining::validation_batches() const {

@@ -21,7 +21,9 @@ class BertPretraining : public EncoderTraining {
   Batch batch(DataSplit split, int64_t index) const override;
   int64_t validation_batches() const override;
   int64_t samples_per_epoch() const override { return train_ ? train_->rows.size() : 0; }
-  DataRecord data() const override { return record_; }
+  int64_t units_of(DataSplit split) const override;
+  Batch made_up_batch() const override;
+  DataRecord data() const override;
   std::vector<Metric> metrics() const override;
   std::vector<double> measure(const Batch& batch, const EvalOutputs& outputs) const override;
   std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const override;
@@ -40,7 +42,8 @@ class BertPretraining : public EncoderTraining {
   int64_t rows_;  // of a micro-batch
   uint64_t seed_;
   std::unique_ptr<const Split> train_, validation_;
-  DataRecord record_;
+  DataRecord record_;  // without the checksums, which data() adds
+  int64_t eval_tokens_ = 0;
 };
 
 // The model that such a run trains: of model.size or model.from, with both heads.

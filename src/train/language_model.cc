@@ -125,16 +125,28 @@ LanguageModel::LanguageModel(const RunConfig& config)
       train, SampleOptions{.length = length_, .order = order, .seed = static_cast<uint64_t>(config.seed)});
   record_ = {.data = fmt::format("{} tokens {} documents length {} sampling {} seed {} batch {}", train->tokens(),
                                  train->documents(), length_, config.sampling, config.seed,
-                                 config.accumulation() * sequences_),
-             .checksum = fmt::format("{:08x}", train->checksum())};
+                                 config.accumulation() * sequences_)};
   if (train->is_packed()) record_.data += fmt::format(" rows {}", train->rows());
   if (!adapter_.empty()) record_.frozen = "base " + weights_fingerprint(*open_weights(base_));
   if (!validation) return;
   validation_ =
       std::make_unique<TokenSampler>(validation, SampleOptions{.length = length_, .order = SampleOrder::kSequential});
-  record_.validation =
-      fmt::format("{} tokens {} documents checksum {:08x} length {} separate {} of them {}", validation->tokens(),
-                  validation->documents(), validation->checksum(), length_, separate_documents_, config.eval_tokens);
+  validation_cut_ = fmt::format("length {} separate {} of them {}", length_, separate_documents_, config.eval_tokens);
+}
+
+int64_t LanguageModel::units_of(DataSplit split) const {
+  const auto& sampler = split == DataSplit::kTraining ? training_ : validation_;
+  return sampler ? sampler->dataset().tokens() : 0;
+}
+
+DataRecord LanguageModel::data() const {
+  DataRecord record = record_;
+  if (training_) record.checksum = fmt::format("{:08x}", training_->dataset().checksum());
+  if (!validation_) return record;
+  const TokenDataset& set = validation_->dataset();
+  record.validation = fmt::format("{} tokens {} documents checksum {:08x} {}", set.tokens(), set.documents(),
+                                  set.checksum(), validation_cut_);
+  return record;
 }
 
 Graph LanguageModel::loss(GraphRole role, int64_t) const {
@@ -189,6 +201,13 @@ Batch LanguageModel::batch(DataSplit split, int64_t index) const {
     packer.add(sample);
   }
   return packer.finish();
+}
+
+Batch LanguageModel::made_up_batch() const {
+  TokenSample row{.tokens = std::vector<int32_t>(static_cast<size_t>(length_ + 1)), .segments = {0}};
+  for (size_t i = 0; i < row.tokens.size(); ++i)
+    row.tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * 7919 % model_.vocab_size);
+  return batch_of(std::vector<TokenSample>(static_cast<size_t>(sequences_), row));
 }
 
 int64_t LanguageModel::validation_batches() const {

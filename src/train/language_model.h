@@ -32,7 +32,9 @@ class LanguageModel : public TrainingWorkload {
   Batch batch(DataSplit split, int64_t index) const override;
   int64_t validation_batches() const override;
   int64_t samples_per_epoch() const override { return training_ ? training_->samples_per_epoch() : 0; }
-  DataRecord data() const override { return record_; }
+  int64_t units_of(DataSplit split) const override;
+  Batch made_up_batch() const override;
+  DataRecord data() const override;
   std::vector<Metric> metrics() const override;
 
   FileSet weight_files(const Program& program, DType dtype, int64_t max_bytes) const override;
@@ -71,7 +73,8 @@ class LanguageModel : public TrainingWorkload {
   SpecialTokens special_;                     // of the data, or of the folder that the run begins from
   std::string tokenizer_folder_;              // "" where there is none
   std::string chat_folder_;                   // whose chat template stands in where the tokenizer's has none; "" none
-  DataRecord record_;
+  DataRecord record_;                         // without the checksums, which data() adds
+  std::string validation_cut_;                // how the validation split is cut
 };
 
 // In front of a sample, by ids that follow the vocabulary; the last one predicts the sequence's first token.

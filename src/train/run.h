@@ -106,6 +106,8 @@ class Run {
   void compare_plans(const Program& program) const;
   void resume_or_start();
   void open_tasks();
+  void read_data_record();
+  void begin_timed();
   void evaluate_now(int64_t step);
   bool evaluate_tasks(int64_t step);
   void save(int64_t step);

@@ -21,6 +21,8 @@
 namespace octet {
 namespace {
 
+constexpr int64_t kWarmUpSteps = 3;  // CUDA graphs are captured at a second launch
+
 // A progress bar for states that take long to load: megabytes as the executor holds them. Small models have none.
 class LoadBar {
  public:
@@ -91,8 +93,29 @@ void Run::open_workload() {
   }
   open_tasks();
   result_.unit = workload_->unit(), result_.metric = workload_->metrics()[0];
+  if (hooks_.timed == nullptr) read_data_record();
+}
+
+void Run::read_data_record() {
   data_ = workload_->data();
   if (links_.control != nullptr) links_.control->compare("data", data_.data + "\nchecksum " + data_.checksum);
+}
+
+// Whatever is compiled, captured or allocated by a first step and evaluation is so before the data is read; the state
+// is that of before.
+void Run::begin_timed() {
+  const TrainingState state = take_state(stepper_->executor());
+  const std::vector<Batch> made(static_cast<size_t>(config_.accumulation()), workload_->made_up_batch());
+  for (int64_t step = 1; step <= kWarmUpSteps; ++step)
+    stepper_->step({.micro_batches = made, .lr = 0, .step = step, .seed = static_cast<uint64_t>(config_.seed)});
+  if (workload_->validation_batches() > 0) stepper_->measure(made[0], *workload_);
+  put_state(stepper_->executor(), state);
+  if (links_.ranks != nullptr) barrier(*links_.ranks);
+  if (is_first()) hooks_.timed->ready(config_, *workload_);
+  read_data_record();
+  result_.run.data = data_.data;
+  result_.run.data_checksum = data_.checksum, result_.run.frozen = data_.frozen;
+  result_.run.validation = data_.validation;
 }
 
 void Run::open_tasks() {

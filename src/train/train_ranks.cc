@@ -17,8 +17,11 @@ namespace {
 
 // Ranks but the first one: tasks, whose texts they score too, and no word but in their logs.
 TrainHooks quiet(const TrainHooks& hooks) {
-  return {
-      .workload = hooks.workload, .open_tasks = hooks.open_tasks, .target = hooks.target, .free_disk = hooks.free_disk};
+  return {.workload = hooks.workload,
+          .open_tasks = hooks.open_tasks,
+          .target = hooks.target,
+          .free_disk = hooks.free_disk,
+          .timed = hooks.timed};
 }
 
 // Says what was chosen, and puts it into the settings.

@@ -113,6 +113,8 @@ void Run::evaluate_now(int64_t step) {
   if ((workload_->validation_batches() == 0 && !tasks_) || last_evaluated_ == step) return;
   auto started = std::chrono::steady_clock::now();
   if (links_.control != nullptr) links_.control->note(step, "eval");
+  const TimedRun* timed = is_first() ? hooks_.timed : nullptr;
+  if (timed != nullptr) timed->evaluation_begins(result_.run);
   if (tasks_ && !evaluate_tasks(step)) return log_info("evaluation left unfinished");
   if (workload_->validation_batches() == 0) {
     last_evaluated_ = step;
@@ -133,6 +135,7 @@ void Run::evaluate_now(int64_t step) {
   RunState& run = result_.run;
   if (std::isfinite(value) && (run.best_step == 0 || result_.metric.is_better(value, run.best_metric)))
     run.best_metric = value, run.best_step = step;
+  if (timed != nullptr) timed->evaluated(run, done.metrics, run_reached_target());
   std::string text;
   const std::vector<Metric> metrics = workload_->metrics();
   for (size_t i = 0; i < metrics.size(); ++i)
@@ -330,8 +333,9 @@ TrainResult Run::loop() {
   if (is_first())
     progress_.emplace(
         ProgressOptions{.title = "train", .unit = "step", .total = config_.steps, .start = result_.run.step});
+  if (hooks_.timed != nullptr) begin_timed();
   Prefetcher prefetcher(*workload_, config_.accumulation(), result_.run.step + 1);
-  if (result_.run.step == 0 && config_.eval_interval > 0) evaluate_now(0);
+  if (result_.run.step == 0 && config_.eval_interval > 0 && hooks_.timed == nullptr) evaluate_now(0);
   bool ended = result_.run.step > 0 && result_.run.step < config_.steps && out_of_patience(result_.run.step);
   if (ended) {  // before it was resumed, unless that evaluation was left unfinished
     evaluate_now(result_.run.step);

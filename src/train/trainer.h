@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "train/checkpoint.h"
@@ -30,6 +31,17 @@ struct TrainResult {
   bool left_over = false;  // a launcher's rank that the run has no use for: nothing was done
 };
 
+// Of a run whose time counts from the first sample of its data that is read (docs/mlperf.md): it begins anew, warms up
+// on made-up batches, reads data once ready() has returned, and is not evaluated before its first step. Called on rank
+// 0, between steps.
+struct TimedRun {
+  // Of the settings, as the run has resolved them.
+  std::function<void(const RunConfig&, const TrainingWorkload&)> ready;
+  std::function<void(const RunState&)> evaluation_begins;
+  // `reached`: metrics[0] is as good as eval.target, so that the run ends.
+  std::function<void(const RunState&, std::span<const double> metrics, bool reached)> evaluated;
+};
+
 struct TrainHooks {
   const WorkloadRow* workload = nullptr;  // in place of the settings' own: for tests
   // After every step, before logging; for tests and benchmarks. May throw to stop the run.
@@ -38,6 +50,7 @@ struct TrainHooks {
   std::function<std::unique_ptr<TaskEvaluation>(const RunConfig&, const TaskPlace&)> open_tasks = {};
   std::optional<Target> target = {};      // in place of the device's own: for timings
   std::optional<int64_t> free_disk = {};  // in place of what the disk has: for tests
+  const TimedRun* timed = nullptr;        // outlives the run
   std::string build = {};                 // of the program: ranks that are processes must have the same
   bool handle_signals = false;            // SIGINT, SIGTERM, SIGHUP: finish the micro-batch, write a checkpoint, return
   std::function<bool()> stop = {};        // polled like the signals; for tests

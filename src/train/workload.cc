@@ -40,6 +40,10 @@ double Metric::join(std::span<const double> parts, int64_t targets) const {
   return shown != nullptr ? shown(joined) : joined;
 }
 
+Batch TrainingWorkload::made_up_batch() const {
+  fail(ErrorCode::kUnsupported, "{}: this workload has no made-up batches to warm up on", description());
+}
+
 std::vector<double> TrainingWorkload::measure(const Batch&, const EvalOutputs& outputs) const {
   std::vector<double> numbers;
   for (const Metric& metric : metrics()) numbers.push_back(outputs.scalar(metric.output));

@@ -94,7 +94,11 @@ class TrainingWorkload {
   virtual int64_t validation_batches() const { return 0; }
   // Sequences, or what train.micro_batch counts, of one pass over the training split; 0: its order has no end of one.
   virtual int64_t samples_per_epoch() const { return 0; }
-  virtual DataRecord data() const = 0;
+  virtual int64_t units_of(DataSplit) const { return 0; }  // of the whole split; 0: not known
+  // A micro-batch of the training split's shape that no data was read for, for runs whose results nobody keeps. Throws
+  // kUnsupported where the workload has none.
+  virtual Batch made_up_batch() const;
+  virtual DataRecord data() const = 0;  // may read samples of the data, which opening a workload does not
   virtual std::vector<Metric> metrics() const { return {{}}; }  // the first decides which checkpoint is the best
   // What a batch of an evaluation adds to, in any order of one's own, from the outputs of its graph; and the metrics of
   // all batches' numbers, numbers[i] being the i-th of each. By default the outputs of metrics(), joined as they say.
