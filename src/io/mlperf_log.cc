@@ -1,23 +1,18 @@
 #include "io/mlperf_log.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
-#include "io/tokenizer.h"
 
 namespace octet {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-constexpr std::string_view kToken = ":::MLLOG ";
 
 // Rules 3.0.0 (github.com/mlcommons/logging, compliance_checker/training_3.0.0; runs and drops: rcp_checker).
 constexpr MlperfBenchmark kBenchmarks[] = {
@@ -208,11 +203,6 @@ bool within(double accuracy, double target, double limit, bool higher) {
   return higher ? accuracy >= target && accuracy < limit : accuracy <= target && accuracy > limit;
 }
 
-int64_t wall_milliseconds() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // What check_mlperf_log collects.
 class Checker {
  public:
@@ -328,47 +318,6 @@ class Checker {
 
 }  // namespace
 
-MlperfValue::MlperfValue(double value)
-    : json_(std::isnan(value)   ? "NaN"
-            : std::isinf(value) ? (value > 0 ? "Infinity" : "-Infinity")
-                                : fmt::format("{}", value)) {}
-
-MlperfValue::MlperfValue(const std::string& text) : json_(json_quote(text)) {}
-
-MlperfValue MlperfValue::of_json(std::string json) {
-  MlperfValue value;
-  value.json_ = std::move(json);
-  return value;
-}
-
-MlperfLog::MlperfLog(const std::string& path, std::function<int64_t()> now)
-    : file_((check(!path_exists(path), ErrorCode::kInvalidArgument,
-                   "{} exists: results are not overwritten; name another folder, or remove it", path),
-             path)),
-      now_(now ? std::move(now) : wall_milliseconds) {}
-
-void MlperfLog::write(const char* type, const std::string& key, const MlperfValue& value, const MlperfFields& metadata,
-                      const char* file, int line) {
-  const char* name = std::strrchr(file, '/');
-  std::string record = fmt::format(
-      "{}{{\"namespace\": \"\", \"time_ms\": {}, \"event_type\": \"{}\", \"key\": {}, \"value\": {}, "
-      "\"metadata\": {{\"file\": {}, \"lineno\": {}",
-      kToken, now_(), type, json_quote(key), value.json(), json_quote(name == nullptr ? file : name + 1), line);
-  for (const auto& [field, text] : metadata) record += fmt::format(", {}: {}", json_quote(field), text.json());
-  file_.append(record + "}}\n");
-}
-
-void MlperfLog::event(const std::string& key, const MlperfValue& value, const MlperfFields& metadata, const char* file,
-                      int line) {
-  write("POINT_IN_TIME", key, value, metadata, file, line);
-}
-void MlperfLog::start(const std::string& key, const MlperfFields& metadata, const char* file, int line) {
-  write("INTERVAL_START", key, {}, metadata, file, line);
-}
-void MlperfLog::stop(const std::string& key, const MlperfFields& metadata, const char* file, int line) {
-  write("INTERVAL_END", key, {}, metadata, file, line);
-}
-
 std::span<const MlperfBenchmark> mlperf_benchmarks() { return kBenchmarks; }
 
 const MlperfBenchmark* find_mlperf_benchmark(std::string_view name) {
@@ -400,6 +349,10 @@ std::vector<MlperfKey> closed_keys(const MlperfBenchmark& benchmark, const std::
   return keys;
 }
 
+bool obeys(const MlperfKey& key, const MlperfValue& value, int64_t global_batch) {
+  return obeys(parse_value(value.json()), key.rule, static_cast<double>(global_batch));
+}
+
 std::vector<MlperfLine> parse_mlperf_log(std::string_view text, std::vector<MlperfFault>& faults) {
   std::vector<MlperfLine> lines;
   int64_t number = 0;
@@ -408,9 +361,9 @@ std::vector<MlperfLine> parse_mlperf_log(std::string_view text, std::vector<Mlpe
     std::string_view line = text.substr(0, newline);
     text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
     ++number;
-    const size_t token = line.find(kToken);
+    const size_t token = line.find(kMlperfToken);
     if (token == std::string_view::npos) continue;
-    line.remove_prefix(token + kToken.size());
+    line.remove_prefix(token + kMlperfToken.size());
     std::string written(line);  // Python's numbers that JSON has not, as text
     for (const std::string_view word : {": -Infinity", ": Infinity", ": NaN"})
       for (size_t at = written.find(word); at != std::string::npos; at = written.find(word, at))

@@ -6,15 +6,16 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
-
 namespace octet {
+
+inline constexpr std::string_view kMlperfToken = ":::MLLOG ";
 
 // --- Writing
 
@@ -37,12 +38,13 @@ class MlperfValue {
 
 using MlperfFields = std::vector<std::pair<std::string, MlperfValue>>;
 
-// A result file, a write to the operating system a line: killed at any time, it holds whole lines. One thread at a
-// time.
+// A result file, a write to the operating system a line: killed at any time, it holds whole lines. A thread of its own
+// writes them, in order; their times are those of the calls. One thread at a time.
 class MlperfLog {
  public:
   // Throws kInvalidArgument where the file exists: results are not overwritten. `now`: milliseconds since 1970.
   explicit MlperfLog(const std::string& path, std::function<int64_t()> now = {});
+  ~MlperfLog();  // behind what waits; a line that could not be written is lost
 
   void event(const std::string& key, const MlperfValue& value, const MlperfFields& metadata = {},
              const char* file = __builtin_FILE(), int line = __builtin_LINE());
@@ -50,11 +52,13 @@ class MlperfLog {
              int line = __builtin_LINE());
   void stop(const std::string& key, const MlperfFields& metadata = {}, const char* file = __builtin_FILE(),
             int line = __builtin_LINE());
+  void flush();  // returns once all lines are written; throws kIo where one could not be
 
  private:
+  class Writer;
   void write(const char* type, const std::string& key, const MlperfValue& value, const MlperfFields& metadata,
              const char* file, int line);
-  AppendFile file_;
+  std::unique_ptr<Writer> writer_;
   std::function<int64_t()> now_;
 };
 
@@ -79,6 +83,7 @@ struct MlperfKey {
   std::string rule;  // "": any value; else as in mlperf_log.cc
 };
 std::vector<MlperfKey> closed_keys(const MlperfBenchmark& benchmark, const std::string& optimizer = "");
+bool obeys(const MlperfKey& key, const MlperfValue& value, int64_t global_batch);
 
 // --- Reading
 

@@ -3,7 +3,11 @@
 #include "io/mlperf_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -177,6 +181,41 @@ TEST(MlperfLog, WhatIsWrongIsSaidWithItsLine) {
   EXPECT_NE(faults_of(path).find("run_stop is missing"), std::string::npos);
   write_file(path, "3: " + text);  // a launcher's prefix
   EXPECT_EQ(faults_of(path), "");
+}
+
+// Whenever a run is killed.
+TEST(MlperfLog, KilledItHoldsWholeLines) {
+  TempFolder folder;
+  for (int i = 0; i < 5; ++i) {
+    const std::string path = folder.file(fmt::format("{}.txt", i));
+    const pid_t child = fork();
+    if (child == 0) {
+      MlperfLog log(path);
+      for (int line = 0;; ++line) {
+        log.event("tracked_stats", std::string(500, 'x'), {{"epoch_num", line}});
+        if (line % 5 == 4) log.flush();
+      }
+    }
+    while (!path_exists(path) || file_size(path) < (1 + i) * 300'000) usleep(1000);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    const std::string text = read_file(path);
+    std::vector<MlperfFault> faults;
+    const std::vector<MlperfLine> lines = parse_mlperf_log(text, faults);
+    EXPECT_TRUE(faults.empty());
+    for (size_t line = 0; line < lines.size(); ++line)
+      EXPECT_EQ(lines[line].metadata.at("epoch_num").json(), std::to_string(line));
+  }
+}
+
+TEST(MlperfLog, ALineThatCannotBeWrittenIsAnError) {
+  TempFolder folder;
+  MlperfLog log(folder.file("log.txt"));
+  inject_write_fault(0, ENOSPC);
+  log.event("seed", 1);
+  const std::string error = error_of([&] { log.flush(); });
+  inject_write_fault(-1, 0);
+  EXPECT_NE(error.find("the disk is full"), std::string::npos) << error;
 }
 
 TEST(MlperfLog, AnyBytesAreReadOrNamed) {
