@@ -1,4 +1,4 @@
-// octet mlperf: results of MLPerf Training from their logs.
+// octet mlperf summary: results of MLPerf Training from their logs.
 #include <CLI/CLI.hpp>
 #include <limits>
 
@@ -7,14 +7,10 @@
 #include "commands.h"
 #include "human.h"
 #include "io/mlperf_results.h"
+#include "mlperf.h"
 
 namespace octet {
 namespace {
-
-struct SummaryArguments {
-  std::string folder, points;
-  bool json = false, faults = false;
-};
 
 nlohmann::ordered_json number_or_null(const std::optional<double>& number) {
   return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
@@ -86,7 +82,9 @@ void print(const MlperfResult& result, const std::optional<double>& point, bool 
     fmt::print("  samples to the target: {:.6g}\n", *samples);
 }
 
-void summarize(const SummaryArguments& arguments) {
+}  // namespace
+
+void summarize_mlperf(const MlperfSummary& arguments) {
   const std::vector<MlperfResult> results = find_mlperf_results(arguments.folder);
   std::vector<ConvergencePoint> points;
   if (!arguments.points.empty()) points = read_convergence_points(arguments.points);
@@ -101,13 +99,11 @@ void summarize(const SummaryArguments& arguments) {
   if (arguments.json) fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-}  // namespace
-
 void add_mlperf_command(CLI::App& app) {
-  auto* command = app.add_subcommand("mlperf", "Logs of MLPerf Training: results, what the rules have against them");
+  auto* command = app.add_subcommand("mlperf", "Benchmarks of MLPerf Training: runs to a target, logs and results");
   command->require_subcommand(1);
   auto* summary = command->add_subcommand("summary", "Results of folders of result_*.txt, anybody's");
-  auto arguments = std::make_shared<SummaryArguments>();
+  auto arguments = std::make_shared<MlperfSummary>();
   summary->add_option("folder", arguments->folder, "searched for result_*.txt; a folder of them is one result")
       ->required();
   summary->add_option("--convergence-points", arguments->points,
@@ -120,7 +116,8 @@ void add_mlperf_command(CLI::App& app) {
       "Examples:\n"
       "  octet mlperf summary training_results_v3.0/NVIDIA/results\n"
       "  octet mlperf summary results --convergence-points logging/mlperf_logging/rcp_checker --faults");
-  summary->callback([arguments] { summarize(*arguments); });
+  add_mlperf_run_commands(*command);
+  summary->callback([arguments] { summarize_mlperf(*arguments); });
 }
 
 }  // namespace octet
