@@ -15,9 +15,11 @@ LinearOptions input_projection(const ModelSpec& m, bool bias) {
   return {.bias = bias, .std = m.init_std, .split = Split::kColumn};
 }
 
-// Projections that end in the residual stream start at std / sqrt(2 layers), as in GPT-2's released code.
+// Projections that end in the residual stream start at std / sqrt(2 layers), as in GPT-2's released code; where a norm
+// follows each sum, as in BERT's, at std.
 LinearOptions residual_projection(const ModelSpec& m, bool bias) {
-  return {.bias = bias, .std = m.init_std / std::sqrt(2.0 * static_cast<double>(m.layers)), .split = Split::kRow};
+  const double sums = m.residual == Residual::kPostNorm ? 1 : 2.0 * static_cast<double>(m.layers);
+  return {.bias = bias, .std = m.init_std / std::sqrt(sums), .split = Split::kRow};
 }
 
 Value activate(Builder& b, Value x, Activation activation) {

@@ -189,8 +189,8 @@ int64_t BertPretraining::validation_batches() const {
 std::vector<Metric> BertPretraining::metrics() const {
   return {{.name = "masked_accuracy", .higher_is_better = true},
           {.name = "loss"},
-          {.name = "masked_loss"},
-          {.name = "next_loss"},
+          {.name = "masked_loss", .output = "masked_loss", .how = Metric::Join::kSum},
+          {.name = "next_loss", .output = "next_loss", .how = Metric::Join::kSum},
           {.name = "next_accuracy", .higher_is_better = true}};
 }
 

@@ -202,12 +202,36 @@ TEST_F(BertRun, LearnsInSequencesAndWritesAFolder) {
   const auto config = parse_json(read_file(result.checkpoint + "/config.json"), "config.json");
   EXPECT_EQ(config.at("architectures").at(0), "BertForPreTraining");
   EXPECT_EQ(open_weights(result.checkpoint)->config().labels, 2);
-  // The loss of evaluation is the sum of both means.
-  const size_t at = log.rfind("\"kind\":\"eval\""), begin = log.rfind('\n', at) + 1;
-  const auto entry = parse_json(log.substr(begin, log.find('\n', at) - begin), "log");
-  EXPECT_NEAR(entry.at("loss").get<double>(),
-              entry.at("masked_loss").get<double>() + entry.at("next_loss").get<double>(), 1e-9);
-  EXPECT_EQ(entry.at("sequences"), 25);
+  // The loss of a step and of an evaluation is the sum of both means.
+  for (const char* kind : {"step", "eval"}) {
+    const size_t at = log.rfind(fmt::format("\"kind\":\"{}\"", kind)), begin = log.rfind('\n', at) + 1;
+    const auto entry = parse_json(log.substr(begin, log.find('\n', at) - begin), "log");
+    const double masked = entry.at("masked_loss"), next = entry.at("next_loss");
+    EXPECT_NEAR(entry.at("loss").get<double>(), masked + next, 1e-6) << kind;  // steps add in float32
+    EXPECT_GT(masked, next);
+    EXPECT_GT(next, 0.01);
+    if (std::string(kind) == "eval") {
+      EXPECT_EQ(entry.at("sequences"), 25);
+    }
+  }
+}
+
+// In every layer: no projection into the residual stream is scaled down, since a norm follows it.
+TEST(Bert, WeightsBeginAlike) {
+  const RunConfig config = small_config();
+  const BertPretraining bert(pretraining_model(config, 0), config);
+  Stepper stepper(bert, stepper_options(config, cpu_target()));
+  initialize_weights(stepper.executor(), 7);
+  for (const char* name : {"embed.weight", "layers.0.attn.q.weight", "layers.1.attn.o.weight",
+                           "layers.0.mlp.down.weight", "transform.weight", "pooler.weight"}) {
+    const StateEntry* entry = stepper.executor().program().find_state(name);
+    ASSERT_NE(entry, nullptr) << name;
+    std::vector<float> values(static_cast<size_t>(entry->type.shape.elements()));
+    stepper.executor().read_state(name, std::as_writable_bytes(std::span(values)));
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * static_cast<double>(value);
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(values.size())), 0.02, 1.5e-3) << name;
+  }
 }
 
 TEST_F(BertRun, EndsAtItsTarget) {
@@ -222,16 +246,20 @@ TEST_F(BertRun, EndsAtItsTarget) {
 
 TEST_F(BertRun, DataRanksLearnWhatOneRankDoes) {
   config_.dropout = 0, config_.steps = 5;
-  std::vector<double> losses[5];
+  std::vector<double> losses[5], masked[5];
   for (const int64_t ranks : {1, 2, 4}) {
     config_.data_ranks = ranks, config_.out = folder_.file(fmt::format("ranks_{}", ranks));
-    const TrainResult result = train(
-        config_, {.on_step = [&](const RunState&, const StepResult& step) { losses[ranks].push_back(step.loss); }});
+    const TrainResult result = train(config_, {.on_step = [&](const RunState&, const StepResult& step) {
+                                       losses[ranks].push_back(step.loss);
+                                       masked[ranks].push_back(step.sums.at("masked_loss"));
+                                     }});
     losses[ranks].push_back(result.last_metric);
   }
   for (const int64_t ranks : {2, 4})
-    for (size_t i = 0; i < losses[1].size(); ++i)
+    for (size_t i = 0; i < losses[1].size(); ++i) {
       EXPECT_NEAR(losses[ranks][i], losses[1][i], 1e-5) << ranks << " " << i;
+      EXPECT_NEAR(masked[ranks].at(std::min<size_t>(i, 4)), masked[1].at(std::min<size_t>(i, 4)), 1e-5);
+    }
 }
 
 TEST_F(BertRun, ResumesWithTheSameBits) {

@@ -64,8 +64,7 @@ void output_losses(Builder& b, GraphRole role, const std::vector<LossTerm>& term
     Value part = term.sum;
     if (role == GraphRole::kTrain)  // without a step around it, 1
       part = b.mul(part, b.input("loss_scale." + term.name, {DType::kF32, {1}}, {{"optional", true}, {"pad", 1}}));
-    else
-      b.output(term.name + "_loss", term.sum);
+    b.output(term.name + "_loss", part);
     loss = loss.exists() ? b.add(loss, part) : part;
   }
   b.output("loss", loss);

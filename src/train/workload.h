@@ -40,6 +40,7 @@ struct CountedUnit {
 struct Metric {
   enum class Join {
     kMean,  // the sum of the parts over the targets that count
+    kSum,
     kMax,
   };
   std::string name = "loss";          // in log.jsonl and progress lines; "eval/NAME" in TensorBoard
@@ -125,7 +126,8 @@ class TrainingWorkload {
 // Output "loss" of several losses, each the sum over its own targets. In training it is the sum of sum x scale over
 // them, where input "loss_scale.NAME" f32[1] is 1 / (the targets of all micro-batches and ranks of a step), 0 where
 // there are none: a step's loss and gradients do not depend on how it is cut. In evaluation, of which nobody knows the
-// counts beforehand, the sums are outputs of their own, "NAME_loss".
+// counts beforehand, the sums are outputs of their own, "NAME_loss"; so are in training the addends of the loss, which
+// are means (0 of a loss without targets) and join by Metric::Join::kSum.
 struct LossTerm {
   std::string name;
   Value sum;  // f32[1]
