@@ -118,6 +118,10 @@ Graph BertPretraining::loss(GraphRole role, int64_t) const {
   };
   const LossTerm masked = term("masked", outputs.logits, shape.predictions);
   output_losses(b, role, {masked, term("next", outputs.classes, shape.max_segments)});
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    Node& node = graph.mutable_node(NodeId{i});
+    if (node.op == Op::kParam && node.attr<std::string>("init") == "normal") node.attrs.set("init", "truncated_normal");
+  }
   return graph;
 }
 

@@ -126,6 +126,18 @@ std::vector<float> initial_values(const Node& node, int64_t count, uint64_t seed
         values[static_cast<size_t>(i)] = static_cast<float>(std * rng.normal());
     });
   }
+  if (init == "truncated_normal") {  // what lies beyond two standard deviations is drawn again
+    const double std = node.attrs.get_or<double>("std", 0.02);
+    parallel_for((count + 1) / 2, 1 << 13, [&](int64_t begin, int64_t end) {
+      Philox rng(seed, stream, static_cast<uint64_t>(begin));
+      for (int64_t i = 2 * begin; i < std::min(2 * end, count); ++i) {
+        double value = rng.normal();
+        Philox again(~seed, stream, static_cast<uint64_t>(16 * i));
+        while (std::abs(value) > 2) value = again.normal();
+        values[static_cast<size_t>(i)] = static_cast<float>(std * value);
+      }
+    });
+  }
   if (init == "uniform") {  // Philox gives 24 bits of a value in [0, 1)
     const double bound = std::sqrt(3.0) * node.attrs.get_or<double>("std", 0.02);
     Philox rng(seed, stream);
