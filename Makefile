@@ -1,13 +1,14 @@
 # The two commands: `make quickstart` (builds Octet and runs its main job) and `make test` (the CPU suite, label L0).
-# Others: build, serve, wheel, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
+# Others: build, serve, wheel, deb, cuda, check, tidy, format, bench, docs, long (label L3), sanitizers (asan, tsan), sanitize-gpu, fuzz, clean.
 JOBS ?= $(shell nproc)
 PROGRAM_BUILD ?= build/program$(if $(CUDA),_cuda)
 TEST_BUILD ?= build/test
 TEXT ?=
 SETTINGS ?=
 TIDY_SECONDS ?=
+MARCH ?= x86-64-v3
 
-.PHONY: quickstart build serve wheel test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
+.PHONY: quickstart build serve wheel deb test test-build cuda check tidy format bench docs long sanitizers asan tsan sanitize-gpu fuzz clean
 
 quickstart: started := $(shell date +%s)
 quickstart: build
@@ -26,6 +27,13 @@ wheel:
 	@bash scripts/setup.sh python
 	@$(if $(CUDA),bash scripts/setup.sh cuda)
 	@$(if $(CUDA),OCTET_CUDA=ON) JOBS=$(JOBS) bash scripts/wheel.sh
+
+# A Debian package of the program, for every x86-64-v3 CPU (MARCH= names another level): dist/octet_*.deb.
+deb:
+	@bash scripts/setup.sh deb
+	@$(if $(CUDA),bash scripts/setup.sh cuda)
+	@bash scripts/build.sh build/deb$(if $(CUDA),_cuda) $(JOBS) -DOCTET_TESTS=OFF -DOCTET_MARCH=$(MARCH) $(if $(CUDA),-DOCTET_CUDA=ON)
+	@bash scripts/deb.sh build/deb$(if $(CUDA),_cuda) dist
 
 test-build:
 	@bash scripts/setup.sh test

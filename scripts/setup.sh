@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda|python
+# Installs the packages Octet needs, if any is missing. Usage: scripts/setup.sh program|test|check|tidy|fuzz|cuda|python|deb
 # python: what pyproject.toml names for building and testing the wheel, from PyPI into the environment build/python.
 # cuda: headers of the cuDNN frontend and of NCCL and, if there is no nvcc, the toolkit, from PyPI into build/cuda-python.
 set -euo pipefail
@@ -14,8 +14,9 @@ case "${1:-program}" in
   check) wanted="clang-format python3 git" ;;
   tidy) wanted="$program libgtest-dev libbenchmark-dev ccache libopenmpi-dev clang-tidy python3 git" ;;
   cuda) wanted="python3 python3-pip" ;;
+  deb) wanted="$program dpkg-dev python3 git" ;;
   python) wanted="$program ccache python3 python3-dev python3-venv" ;;
-  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda|python" >&2; exit 2 ;;
+  *) echo "usage: $0 program|test|check|tidy|fuzz|cuda|python|deb" >&2; exit 2 ;;
 esac
 missing=""
 for package in $wanted; do
