@@ -65,10 +65,48 @@ __device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, i
       : "memory");
 }
 
+// An arrival at the barrier of another CTA of the cluster.
+__device__ __forceinline__ void arrive_at(const Mbarrier& barrier, unsigned rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address()),
+      "r"(rank)
+      : "memory");
+}
+// As load_tile, to the same place of every CTA of the mask, whose barriers it arrives at.
+__device__ __forceinline__ void load_tile_to(uint16_t ctas, uint32_t to, const CUtensorMap& map, int row, int column,
+                                             const Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier.address()), "h"(ctas)
+      : "memory");
+}
+// As load_tile, of one of group_tiles' matrices.
+__device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap& map, int group, int row, int column,
+                                          Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(group), "r"(barrier.address())
+      : "memory");
+}
+
 // The way back; what does not exist is not written. Writes to the tile are fenced (wgmma::fence_shared) first.
 __device__ __forceinline__ void store_tile(uint32_t from, const CUtensorMap& map, int row, int column) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column),
                "r"(row), "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void store_tile(uint32_t from, const CUtensorMap& map, int group, int row, int column) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(group), "r"(from)
+               : "memory");
+}
+// Added to what is there, of float32; subnormal numbers become zeros.
+__device__ __forceinline__ void add_tile(uint32_t from, const CUtensorMap& map, int group, int row, int column) {
+  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(group), "r"(from)
                : "memory");
 }
 // Stores of this thread so far, none too, are a group; all but its last kPending groups have read shared memory.

@@ -87,16 +87,19 @@ __device__ __forceinline__ void pin(int32_t (&d)[kCount]) {
 template <typename T>
 using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
-// d (+)= 64 rows by 2 kCount rows, both in shared memory, the contraction along rows.
-template <typename T, int kCount>
+#define OCTET_PANELS "l"(a), "n"(kTransA), "n"(kTransB)
+// d (+)= 64 rows by 2 kCount rows, both in shared memory, the contraction along rows; of a transposed operand, of 16
+// bits, 64 or 2 kCount columns, the contraction down the panels.
+template <typename T, int kTransA = 0, int kTransB = 0, int kCount>
 __device__ __forceinline__ void multiply_rows(Sum<T> (&d)[kCount], uint64_t a, uint64_t b, int accumulate) {
   static_assert(kCount == 16 || kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128);
-  OCTET_WGMMA_TYPES(16, "32", "%16", "%17", "%18", ", 0, 0", "l"(a));
-  OCTET_WGMMA_TYPES(32, "64", "%32", "%33", "%34", ", 0, 0", "l"(a));
-  OCTET_WGMMA_TYPES(48, "96", "%48", "%49", "%50", ", 0, 0", "l"(a));
-  OCTET_WGMMA_TYPES(64, "128", "%64", "%65", "%66", ", 0, 0", "l"(a));
-  OCTET_WGMMA_TYPES(96, "192", "%96", "%97", "%98", ", 0, 0", "l"(a));
-  OCTET_WGMMA_TYPES(128, "256", "%128", "%129", "%130", ", 0, 0", "l"(a));
+  static_assert(sizeof(T) == 2 || kTransA + kTransB == 0);
+  OCTET_WGMMA_TYPES(16, "32", "%16", "%19", "%20", ", %17, %18", OCTET_PANELS);
+  OCTET_WGMMA_TYPES(32, "64", "%32", "%35", "%36", ", %33, %34", OCTET_PANELS);
+  OCTET_WGMMA_TYPES(48, "96", "%48", "%51", "%52", ", %49, %50", OCTET_PANELS);
+  OCTET_WGMMA_TYPES(64, "128", "%64", "%67", "%68", ", %65, %66", OCTET_PANELS);
+  OCTET_WGMMA_TYPES(96, "192", "%96", "%99", "%100", ", %97, %98", OCTET_PANELS);
+  OCTET_WGMMA_TYPES(128, "256", "%128", "%131", "%132", ", %129, %130", OCTET_PANELS);
 }
 
 #define OCTET_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
@@ -120,6 +123,7 @@ __device__ __forceinline__ void multiply_columns(Sum<T> (&d)[32], const uint32_t
 }
 
 #undef OCTET_REGISTERS
+#undef OCTET_PANELS
 #undef OCTET_WGMMA_TYPES
 #undef OCTET_WGMMA
 #undef OCTET_NAMES_4

@@ -40,23 +40,6 @@ struct Ring {
   Mbarrier full[kMaxStages], empty[kMaxStages];
 };
 
-__device__ __forceinline__ void arrive_at(const Mbarrier& barrier, unsigned rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier.address()),
-      "r"(rank)
-      : "memory");
-}
-// As load_tile, to the same place of every CTA of the mask, whose barriers it arrives at.
-__device__ __forceinline__ void load_tile_to(uint16_t ctas, uint32_t to, const CUtensorMap& map, int row, int column,
-                                             const Mbarrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
-      "%3}], [%4], %5;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(barrier.address()), "h"(ctas)
-      : "memory");
-}
-
 // Tile t: rows [row, ..) of x and, of this CTA, columns [column, ..).
 struct Tile {
   int row, column;
