@@ -103,6 +103,32 @@ TEST(CudaTraining, EveryNodeOfARankHasAKernel) {
     EXPECT_TRUE(localized.contains(op)) << op_name(op);
 }
 
+std::set<std::string> experts_kernels(const Program& program) {
+  std::set<std::string> found;
+  for (const Graph& graph : program.graphs()) {
+    for (const Node& node : graph.nodes()) {
+      if (node.op == Op::kGroupedMatmul || node.op == Op::kGroupedMatmulWgrad || node.op == Op::kScaledGroupedMatmul)
+        found.insert(cuda::select_kernel(graph, node).name);
+    }
+  }
+  return found;
+}
+
+// Products of experts, forward and backward.
+TEST(CudaTraining, ExpertsMultiplyOnTensorCores) {
+  for (const char* name : {"olmoe-1b-7b", "qwen3-30b-a3b", "mixtral-8x7b"}) {
+    for (const char* recipe : {"bf16", "fp8-current"}) {
+      ModelConfig model = named_model(name);
+      model.layers = 1;
+      const Plan plan = compile(training_program(LanguageModel(model, 1, 256), {}),
+                                {.target = h200_target(), .recipe = parse_recipe(recipe)});
+      std::set<std::string> wanted = {"grouped_matmul_wgmma", "grouped_matmul_wgrad_wgmma"};
+      if (recipe != std::string("bf16")) wanted.insert("scaled_grouped_matmul_wgmma");
+      EXPECT_EQ(experts_kernels(plan.program), wanted) << name << " " << recipe;
+    }
+  }
+}
+
 // Training: no fusion of any family runs member by member, in any recipe.
 TEST(CudaTraining, EveryFusionHasAKernelOfItsOwn) {
   for (const std::string& family : architectures()) {
@@ -170,14 +196,7 @@ TEST(CudaServing, ExpertsInCodesHaveKernelsOfTheirOwn) {
          .target = h200_target(),
          .recipe = parse_recipe(recipe),
          .cache_dtype = DType::kBF16});
-    std::set<std::string> found;
-    for (const Graph& graph : program.plan.program.graphs()) {
-      for (const Node& node : graph.nodes()) {
-        if (node.op == Op::kGroupedMatmul || node.op == Op::kScaledGroupedMatmul)
-          found.insert(cuda::select_kernel(graph, node).name);
-      }
-    }
-    EXPECT_EQ(found, names) << recipe;
+    EXPECT_EQ(experts_kernels(program.plan.program), names) << recipe;
   }
 }
 

@@ -1,4 +1,5 @@
 // Cases of mixtures of experts: ties and NaN in routers, all rows to one expert, experts without rows.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -138,6 +139,12 @@ void add_row_cases(std::vector<Case>& cases) {
                    .large = true});
 }
 
+std::vector<double> many_experts(int64_t experts, int64_t rows) {
+  std::vector<double> values;
+  for (int64_t e = 0; e <= experts; ++e) values.push_back(static_cast<double>(e * rows));
+  return values;
+}
+
 void add_product_cases(std::vector<Case>& cases) {
   struct Groups {
     const char* name;
@@ -149,7 +156,9 @@ void add_product_cases(std::vector<Case>& cases) {
                                       {"all_to_one", {0, 0, 70, 70}, 64, 32},
                                       {"odd_sizes", {0, 1, 2, 20}, 37, 19},
                                       {"two_tiles", {0, 9, 139, 140, 150}, 144, 144},
-                                      {"wide", {0, 100, 160}, 80, 256}};
+                                      {"wide", {0, 100, 160}, 80, 256},
+                                      {"whole_tiles", {0, 256, 256}, 64, 128},
+                                      {"tails", {0, 0, 1, 200, 233}, 72, 264}};
   for (const Groups& g : groups) {
     const auto experts = static_cast<int64_t>(g.offsets.size()) - 1, rows = static_cast<int64_t>(g.offsets.back());
     cases.push_back({.op = Op::kGroupedMatmul,
@@ -201,6 +210,27 @@ void add_product_cases(std::vector<Case>& cases) {
                        .dtypes = {DType::kF32}});
     }
   }
+  // What is not finite stays with its expert, in tiles that reach into the next one's rows or weights.
+  const auto with_nan = [](const Shape& shape, int64_t first, int64_t last) {
+    CaseInput input = x(shape);
+    input.fill = [=, fill = input.fill](Philox& random, std::vector<double>& values) {
+      fill(random, values);
+      std::fill(values.begin() + first * shape[1], values.begin() + last * shape[1], kNan);
+    };
+    return input;
+  };
+  const auto add_nan = [&](Op op, const char* name, CaseInput a, CaseInput b, Attrs attrs) {
+    cases.push_back({.op = op,
+                     .name = name,
+                     .inputs = {std::move(a), std::move(b), offsets({0, 37, 50, 83})},
+                     .attrs = std::move(attrs),
+                     .tolerance = accumulated(72),
+                     .gradient = false});
+  };
+  add_nan(Op::kGroupedMatmul, "nan_of_an_expert", x({83, 72}), with_nan({3 * 40, 72}, 40, 80), {{"trans_b", true}});
+  add_nan(Op::kGroupedMatmul, "nan_of_an_expert_dgrad", x({83, 72}), with_nan({3 * 72, 40}, 72, 144), {});
+  add_nan(Op::kGroupedMatmulWgrad, "nan_of_an_expert", with_nan({83, 40}, 37, 50), x({83, 72}), {});
+  add_nan(Op::kGroupedMatmulWgrad, "nan_beside", x({83, 40}), with_nan({83, 72}, 37, 50), {});
   // More tiles of results than a device has SMs.
   const std::vector<double> many_tiles = {0, 40, 41, 241};
   cases.push_back({.op = Op::kGroupedMatmul,
@@ -209,6 +239,15 @@ void add_product_cases(std::vector<Case>& cases) {
                    .attrs = {{"trans_b", true}},
                    .tolerance = accumulated(64),
                    .gradient = false});
+  cases.push_back({.op = Op::kGroupedMatmul,
+                   .name = "many_tiles_dgrad",
+                   .inputs = {x({160, 64}), x({40 * 64, 520}), offsets(many_experts(40, 4))},
+                   .tolerance = accumulated(64),
+                   .gradient = false});
+  cases.push_back({.op = Op::kGroupedMatmulWgrad,
+                   .name = "many_tiles",
+                   .inputs = {x({160, 136}), x({160, 264}), offsets(many_experts(40, 4))},
+                   .tolerance = accumulated(160)});
   cases.push_back({.op = Op::kScaledGroupedMatmul,
                    .name = "many_tiles_rows",
                    .inputs = {uniform(DType::kE4M3, {241, 64}, -2, 2), uniform(DType::kF32, {241}, 0.25, 1),

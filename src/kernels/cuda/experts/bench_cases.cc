@@ -1,5 +1,5 @@
-// Grouped products of Mixtral-8x7B (8 experts) and Qwen3-30B-A3B (128), FP8 and bf16, with 1, 16, 128 and 512 tokens an
-// expert; the routing of 8192 tokens.
+// Grouped products of Mixtral-8x7B (8 experts) and Qwen3-30B-A3B (128), FP8 and bf16, and their gradients, with 1, 16,
+// 128 and 512 tokens an expert; the routing of 8192 tokens.
 #include "kernels/cuda/bench_cases.h"
 
 namespace octet::cuda {
@@ -49,6 +49,16 @@ void add_products(std::vector<Case>& cases, int64_t experts, int64_t in, int64_t
                               offsets(experts, tokens)},
                    .attrs = {{"trans_b", true}},
                    .dtypes = {DType::kBF16}});
+  cases.push_back({.op = Op::kGroupedMatmul,
+                   .name = name + "_dgrad",
+                   .inputs = {normal(DType::kBF16, {rows, out}), normal(DType::kBF16, {experts * out, in}),
+                              offsets(experts, tokens)},
+                   .dtypes = {DType::kBF16}});
+  cases.push_back(
+      {.op = Op::kGroupedMatmulWgrad,
+       .name = name,
+       .inputs = {normal(DType::kBF16, {rows, out}), normal(DType::kBF16, {rows, in}), offsets(experts, tokens)},
+       .dtypes = {DType::kBF16}});
 }
 
 }  // namespace

@@ -85,11 +85,12 @@ struct GroupedGemm {
 void launch_grouped_tiled(const GroupedGemm& grouped, cudaStream_t stream);
 
 // x [R, K] w [E N, K]^T by expert, of bf16, or codes of e4m3 or int8; rows of both are whole 16-byte pieces. Scales:
-// one, or one a row.
+// one, or one a row. Of bf16 also x [R, K] w [E K, N] (trans_b false).
 struct GroupedProduct {
   int64_t rows = 0, n = 0, k = 0;
   int experts = 0;
   DType dtype = DType::kBF16;
+  bool trans_b = true;
   const void* x = nullptr;
   const void* w = nullptr;
   const float* x_scale = nullptr;  // null: none
@@ -122,5 +123,24 @@ struct ThinProduct {
 };
 void launch_grouped_narrow(const ThinProduct& product, int sm_count, cudaStream_t stream);
 void launch_grouped_wide(const ThinProduct& product, cudaStream_t stream);
+
+// dw [E M, N] (+)= dy [R, M]^T x [R, N] over the rows of each expert; M and N are multiples of 8.
+struct GroupedWgrad {
+  int64_t rows = 0, m = 0, n = 0;
+  int experts = 0;
+  const void* dy = nullptr;  // bf16
+  const void* x = nullptr;
+  const int32_t* offsets = nullptr;
+  float* out = nullptr;
+  bool adds = false;
+};
+struct WgradDesc {
+  int64_t m = 0;
+};
+struct WgradPlan {
+  int ctas = 1;  // that share the columns of x of a tile: 1 or 2
+};
+std::vector<WgradPlan> candidates(const WgradDesc& desc, const DeviceFacts& device);
+void launch_grouped_wgrad(const GroupedWgrad& wgrad, const WgradPlan& plan, int sm_count, cudaStream_t stream);
 
 }  // namespace octet::cuda

@@ -6,6 +6,7 @@
 // Two warp groups multiply, 64 columns each; one thread of a warp copies 128 bytes of K by TMA into a ring of stages.
 // Results leave by TMA too, 32 rows by 64 columns at once, while the next tile is multiplied.
 // Tiles of one expert and the same columns follow each other, so that the weights are read from memory once.
+// Weights [K, N] (kTransposed, gradients of x) come as panels of 64 of K by the 64 columns of each warp group.
 #include "kernels/cuda/common/grouped_rows.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/operand.cuh"
@@ -41,7 +42,7 @@ struct Ring {
 
 using Tile = GroupedTile;
 
-template <typename T, int kTokens>
+template <typename T, int kTokens, bool kTransposed>
 __device__ __forceinline__ void copy_tile(const GroupedProduct& p, const CUtensorMap& w, const CUtensorMap& x,
                                           const Tile& tile, int steps, uint32_t& turn, uint32_t stages, Ring& ring) {
   const int boxes = (tile.rows + kBoxRows - 1) / kBoxRows;
@@ -51,7 +52,13 @@ __device__ __forceinline__ void copy_tile(const GroupedProduct& p, const CUtenso
     const int k = step * (128 / static_cast<int>(sizeof(T)));
     ring.empty[stage].wait(turn / kStages<kTokens> % 2 ^ 1);
     ring.full[stage].arrive_expect(static_cast<uint32_t>(kPanelBytes + boxes * kBoxBytes));
-    load_tile(to, w, weights, k, ring.full[stage]);
+    if constexpr (kTransposed) {
+      unroll<2>([&](int group) {
+        load_tile(to + group * kPanelBytes / 2, w, tile.expert, k, tile.column + group * 64, ring.full[stage]);
+      });
+    } else {
+      load_tile(to, w, weights, k, ring.full[stage]);
+    }
     for (int box = 0; box < boxes; ++box)
       load_tile(to + static_cast<uint32_t>(kPanelBytes + box * kBoxBytes), x, tile.row + box * kBoxRows, k,
                 ring.full[stage]);
@@ -161,7 +168,7 @@ __device__ __forceinline__ void store_each(const GroupedProduct& p, const Tile& 
 }
 
 // One of the multiplying warp groups: columns 64 group .. 64 group + 63 of the tile by 2 kCount rows of x.
-template <typename T, int kTokens, int kCount>
+template <typename T, int kTokens, bool kTransposed, int kCount>
 __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const CUtensorMap& y, const Tile& tile,
                                               int steps, uint32_t& turn, uint32_t stages, OutBoxes& boxes, Ring& ring) {
   const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32;
@@ -176,8 +183,9 @@ __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const CUt
     wgmma::pin(sums);
     wgmma::fence();
     unroll<4>([&](int k) {
-      wgmma::multiply_rows<T>(sums, wgmma::descriptor(at + group * 64 * 128 + k * 32),
-                              wgmma::descriptor(at + kPanelBytes + k * 32), 1);
+      wgmma::multiply_rows<T, kTransposed>(sums,
+                                           wgmma::descriptor(at + group * 64 * 128 + k * (kTransposed ? 16 * 128 : 32)),
+                                           wgmma::descriptor(at + kPanelBytes + k * 32), 1);
     });
     wgmma::commit();
     wgmma::wait<1>();
@@ -195,7 +203,7 @@ __device__ __forceinline__ void multiply_tile(const GroupedProduct& p, const CUt
   }
 }
 
-template <typename T, int kTokens>
+template <typename T, int kTokens, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_wgmma_kernel(GroupedProduct p, const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
                          const __grid_constant__ CUtensorMap y) {
@@ -227,14 +235,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kMultiplying) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
     if (threadIdx.x == kMultiplying)
-      for_tiles([&](const Tile& tile) { copy_tile<T, kTokens>(p, w, x, tile, steps, turn, stages, ring); });
+      for_tiles(
+          [&](const Tile& tile) { copy_tile<T, kTokens, kTransposed>(p, w, x, tile, steps, turn, stages, ring); });
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
     OutBoxes boxes{behind + threadIdx.x / 128 * kOutBytes};
     for_tiles([&](const Tile& tile) {
       const auto multiply = [&]<int kCount>(std::integral_constant<int, kCount>) {
         if constexpr (2 * kCount <= kTokens)
-          multiply_tile<T, kTokens, kCount>(p, y, tile, steps, turn, stages, boxes, ring);
+          multiply_tile<T, kTokens, kTransposed, kCount>(p, y, tile, steps, turn, stages, boxes, ring);
       };
       if (tile.rows <= 32) return multiply(std::integral_constant<int, 16>{});
       if (tile.rows <= 64) return multiply(std::integral_constant<int, 32>{});
@@ -246,14 +255,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <typename T, int kTokens>
+template <typename T, int kTokens, bool kTransposed>
 void launch(const GroupedProduct& p, int sm_count, cudaStream_t stream) {
   const Grid grid{{static_cast<unsigned>(sm_count)},
                   kThreads,
                   kStages<kTokens> * kStageBytes<kTokens> + kMultiplying / 128 * kOutBytes};
-  const CUtensorMap w = row_tiles(p.w, p.dtype, p.experts * p.n, p.k, kColumns),
+  const CUtensorMap w = kTransposed ? group_tiles(p.w, p.dtype, p.experts, p.k, p.n, 64)
+                                    : row_tiles(p.w, p.dtype, p.experts * p.n, p.k, kColumns),
                     x = row_tiles(p.x, p.dtype, p.rows, p.k, kBoxRows);
-  launch_overlapped(grouped_wgmma_kernel<T, kTokens>, grid, stream, p, w, x,
+  launch_overlapped(grouped_wgmma_kernel<T, kTokens, kTransposed>, grid, stream, p, w, x,
                     by_boxes(p) ? row_tiles(p.out.data, p.out.dtype, p.rows, p.n, kBoxRows) : CUtensorMap{});
 }
 
@@ -265,9 +275,11 @@ std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts&)
 }
 
 void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream) {
-  const auto with_type = [&]<typename T>(T) {
-    plan.tokens == 64 ? launch<T, 64>(product, sm_count, stream) : launch<T, 256>(product, sm_count, stream);
+  const auto with_type = [&]<typename T, bool kTransposed = false>(T, std::bool_constant<kTransposed> = {}) {
+    plan.tokens == 64 ? launch<T, 64, kTransposed>(product, sm_count, stream)
+                      : launch<T, 256, kTransposed>(product, sm_count, stream);
   };
+  if (!product.trans_b) return with_type(bf16{}, std::true_type{});
   if (product.dtype == DType::kI8) return with_type(int8_t{});
   product.dtype == DType::kBF16 ? with_type(bf16{}) : with_type(e4m3{});
 }

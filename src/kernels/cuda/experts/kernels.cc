@@ -203,12 +203,39 @@ BoundKernel bind_wgrad(DeviceContext&, const Graph& graph, const Node& node) {
   };
 }
 
-// bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, K in whole pieces of 16 bytes.
+// Of bf16 by bf16, rows in whole pieces of 16 bytes.
+bool takes_wgrad_wgmma(const Graph& graph, const Node& node) {
+  const TensorType &dy = graph.type(node.inputs[0]), &x = graph.type(node.inputs[1]);
+  return dy.dtype == DType::kBF16 && x.dtype == DType::kBF16 && dy.shape[1] % 8 == 0 && x.shape[1] % 8 == 0;
+}
+
+BoundKernel bind_wgrad_wgmma(DeviceContext& context, const Graph& graph, const Node& node) {
+  const WgradPlan plan = choose(WgradDesc{graph.shape(node.inputs[0])[1]}, context.facts());
+  return [plan, sms = context.sm_count()](const KernelArgs& args) {
+    const Tensor &dy = args.in[0], &x = args.in[1], &offsets = args.in[2];
+    const bool adds = args.in.size() > 3 && args.in[3].data != nullptr;
+    if (adds) copy_tensor(args.in[3], args.out[0], args.stream);
+    launch_grouped_wgrad({.rows = x.shape()[0],
+                          .m = dy.shape()[1],
+                          .n = x.shape()[1],
+                          .experts = static_cast<int>(offsets.elements() - 1),
+                          .dy = dy.data,
+                          .x = x.data,
+                          .offsets = offsets.as<int32_t>(),
+                          .out = args.out[0].as<float>(),
+                          .adds = adds},
+                         plan, sms, args.stream);
+  };
+}
+
+// bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, K in whole pieces of 16 bytes; of bf16 also
+// w not transposed, N in such pieces.
 bool multiplies_directly(const Graph& graph, const Node& node, const Grouped& g) {
   const TensorType &x = graph.type(node.inputs[0]), &w = graph.type(node.inputs[g.w]);
   const bool codes = x.dtype == DType::kE4M3 || x.dtype == DType::kI8;
-  if (!g.trans_b || x.dtype != w.dtype || g.has_zero || !(g.scaled ? codes : x.dtype == DType::kBF16)) return false;
+  if (x.dtype != w.dtype || g.has_zero || !(g.scaled ? codes : x.dtype == DType::kBF16)) return false;
   if (x.shape[1] * dtype_bytes(x.dtype) % 16 != 0 || !is_wide_float(node.results[0].dtype)) return false;
+  if (!g.trans_b && w.shape[1] % 8 != 0) return false;
   for (const char* key : {"scaling_a", "scaling_b"}) {
     if (!g.scaled) continue;
     const std::string& scaling = node.attr<std::string>(key);
@@ -224,6 +251,7 @@ GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
                    .k = x.shape()[1],
                    .experts = static_cast<int>(offsets.elements() - 1),
                    .dtype = x.dtype(),
+                   .trans_b = g.trans_b,
                    .x = x.data,
                    .w = w.data,
                    .offsets = offsets.as<int32_t>(),
@@ -237,7 +265,7 @@ GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
 BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& node) {
   const Grouped g(node);
   const TensorType& x = graph.type(node.inputs[0]);
-  if (!multiplies_directly(graph, node, g) || x.shape[0] > kGemvRows) return {};
+  if (!multiplies_directly(graph, node, g) || !g.trans_b || x.shape[0] > kGemvRows) return {};
   const int64_t n = node.results[0].shape[1], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
   GemvPlan plan =
       choose(GemvDesc{.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
@@ -389,6 +417,7 @@ constexpr KernelEntry kEntries[] = {
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_gemv", bind_gemv},
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_wgmma", bind_wgmma},
     {Op::kScaledGroupedMatmul, "scaled_grouped_matmul_tiled", bind_tiled},
+    {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_wgmma", bind_if<takes_wgrad_wgmma, bind_wgrad_wgmma>},
     {Op::kGroupedMatmulWgrad, "grouped_matmul_wgrad_tiled", bind_wgrad},
 };
 
