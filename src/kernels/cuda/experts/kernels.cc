@@ -317,7 +317,7 @@ ThinProduct thin_product(const Graph& graph, const Node& node, int64_t x_stride,
 
 BoundKernel bind_narrow(DeviceContext& context, const Graph& graph, const Node& node) {
   const TensorType &x = graph.type(node.inputs[0]), &y = node.results[0];
-  const bool few = y.shape[1] <= kNarrowColumns && x.shape[1] >= 4 * y.shape[1];
+  const bool few = node.attr<bool>("trans_b") && y.shape[1] <= kNarrowColumns && x.shape[1] >= 4 * y.shape[1];
   if (!few || !multiplies_directly(graph, node, Grouped(node)) || y.dtype != DType::kBF16) return {};
   ThinProduct product = thin_product(graph, node, x.shape[1], node.inputs[1], node.inputs[2]);
   product.operands_ready = are_ready(graph, node.inputs[1], node.inputs[2]);
@@ -330,7 +330,7 @@ BoundKernel bind_narrow(DeviceContext& context, const Graph& graph, const Node& 
 
 bool is_wide(const Graph& graph, const Node& node) {
   const int64_t k = graph.shape(node.inputs[0])[1];
-  return (k == 8 || k == 16 || k == 32 || k == 64) && node.results[0].shape[1] % 8 == 0 &&
+  return node.attr<bool>("trans_b") && (k == 8 || k == 16 || k == 32 || k == 64) && node.results[0].shape[1] % 8 == 0 &&
          node.results[0].dtype == DType::kBF16 && multiplies_directly(graph, node, Grouped(node));
 }
 
