@@ -45,6 +45,10 @@ constexpr const char* kLeaves = R"(graph @g stage fused
   %q = input : i4[16,96] @q
   %qs = input : f32[3,16] @qs
   %qz = input : i8[3,16] @qz
+  %n4 = input : i4[6,256] @n4
+  %n4m = input : i8[6,4] @n4m
+  %n4s = input : f32[6,2] @n4s
+  %n4o = input : f32[6] @n4o
   %x96 = input : bf16[4,96] @x96
   %k96 = input : i32[96] @k96
   %chosen = input : i32[4,2] @chosen
@@ -202,6 +206,13 @@ const std::vector<Case>& cases() {
       {"%y = dequantize %q, %qs {scaling=\"1x64\"}", "dequantize: input 1 is f32[3,16] (want f32[2,16]) in node "},
       {"%y = dequantize %q, %qs, %qs {scaling=\"1x32\"}", "dequantize: input 2 is f32[3,16] (want i8[3,16]) in node "},
       {"%y = dequantize %a, %as, %qz {scaling=\"1x128\"}", "dequantize: codes of e4m3 have no zero points in node "},
+      {"%y = dequantize_nf4 %n4, %n4m, %n4s, %n4o {group=2, to=\"bf16\"}", "bf16[6,256]"},
+      {"%y = dequantize_nf4 %n4, %n4m, %n4s, %n4o {group=3}",
+       "dequantize_nf4: group is 3 (want a power of two) in node "},
+      {"%y = dequantize_nf4 %n4, %n4m, %n4o, %n4o {group=2}",
+       "dequantize_nf4: input 2 is f32[6] (want f32[6,2]) in node "},
+      {"%y = dequantize_nf4 %a, %n4m, %n4s, %n4o {group=2}",
+       "dequantize_nf4: codes are e4m3[200,300] (want i4, a multiple of 8 of them) in node "},
       {"%y = scaled_matmul %x96, %one, %q, %qs, _, %qz {trans_b=true, scaling_b=\"1x32\"}", "f32[4,16]"},
       {"%y = scaled_matmul %x96, %qs, %q, %qs {trans_b=true, scaling_a=\"row\", scaling_b=\"1x32\"}",
        "scaled_matmul: values of bf16 have one scale, not those of row in node "},

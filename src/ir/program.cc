@@ -9,10 +9,10 @@
 
 namespace octet {
 const char* state_role_name(StateRole role) {
-  constexpr const char* kNames[] = {"master",  "compute",  "codes",       "scale_inv",       "zero",
-                                    "columns", "scale",    "amax",        "amax_history",    "gradient",
-                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv", "buffer",
-                                    "saved",   "transfer"};
+  constexpr const char* kNames[] = {"master",  "compute",  "codes",       "scale_inv",        "zero",
+                                    "columns", "scale",    "amax",        "amax_history",     "gradient",
+                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv",  "buffer",
+                                    "saved",   "transfer", "magnitudes",  "magnitude_scales", "magnitude_offsets"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -43,6 +43,9 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
     case StateRole::kKvCache: return cache("");
     case StateRole::kCacheScale: return cache("_scale");
     case StateRole::kCacheScaleInv: return cache("_scale_inv");
+    case StateRole::kMagnitudes:
+    case StateRole::kMagnitudeScales:
+    case StateRole::kMagnitudeOffsets: return fmt::format("{}.{}", param, state_role_name(role));
   }
   return param;
 }
@@ -143,7 +146,8 @@ std::vector<LogicalState> logical_states(const Program& program) {
   for (const StateEntry& entry : program.states()) {
     const bool codes = entry.role >= StateRole::kCodes && entry.role <= StateRole::kColumns;
     const bool copy = entry.role == StateRole::kCompute || (codes && training && entry.update != Update::kNone);
-    if (copy || entry.role == StateRole::kKvCache || entry.role >= StateRole::kBuffer) continue;
+    const bool passing = entry.role >= StateRole::kBuffer && !is_of_nf4(entry.role);
+    if (copy || entry.role == StateRole::kKvCache || passing) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.shape};
       const bool own = at.param == entry.param;  // else one of several parameters in the entry

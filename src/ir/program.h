@@ -37,6 +37,9 @@ enum class StateRole : uint8_t {
   kBuffer,         // what graphs pass to each other: sampled ids, hidden rows, loss sums
   kSaved,          // of a pipeline's stage: what forward keeps for backward, a copy for each slot
   kTransfer,       // what stages of a pipeline send each other; of a param: its gradient on the other stage that has it
+  kMagnitudes,     // of codes in NF4 (ir/nf4.h): i8 codes of their blocks' magnitudes,
+  kMagnitudeScales,   // the scales of these
+  kMagnitudeOffsets,  // and what is added to them
 };
 const char* state_role_name(StateRole role);
 
@@ -104,6 +107,9 @@ class Program {
 // The layout of a state as a graph of this role sees it. One of a micro-batch adds (or maximises) what it makes into a
 // state that is pending over dp: the parts there are those of other micro-batches.
 Layout layout_in(GraphRole role, const Layout& state);
+
+// Of a frozen parameter in NF4: all but its codes.
+inline bool is_of_nf4(StateRole role) { return role >= StateRole::kMagnitudes; }
 
 // Adds the entry and returns its leaf in the builder's graph.
 Value declare_state(Program& program, Builder& builder, StateEntry entry);

@@ -296,7 +296,7 @@ class Parser {
     size_t type_begin = in_.position();
     entry.type = type(entry.layout);
     check_dims(entry.type.shape, type_begin);
-    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kTransfer, state_role_name);
+    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kMagnitudeOffsets, state_role_name);
     if (in_.accept_word("index")) entry.index = static_cast<int32_t>(bounded("an index", INT32_MAX));
     if (in_.accept_word("of")) entry.param = name();
     if (in_.accept_word("update")) {

@@ -8,48 +8,14 @@
 #include "base/integers.h"
 #include "base/json.h"
 #include "base/threads.h"
+#include "ir/nf4.h"
 #include "weights/export_folder.h"
 #include "weights/quantized_folder.h"
 
 namespace octet {
 namespace {
 
-constexpr int64_t kBlock = 64, kNestedBlock = 256;
 constexpr size_t kStateBytes = 256;  // of the quant_state's JSON, spaces behind it
-
-// Quantiles of the normal distribution: QLoRA, appendix E.
-constexpr std::array<float, 16> kNf4 = {-1.0F,
-                                        -0.6961928009986877F,
-                                        -0.5250730514526367F,
-                                        -0.39491748809814453F,
-                                        -0.28444138169288635F,
-                                        -0.18477343022823334F,
-                                        -0.09105003625154495F,
-                                        0.0F,
-                                        0.07958029955625534F,
-                                        0.16093020141124725F,
-                                        0.24611230194568634F,
-                                        0.33791524171829224F,
-                                        0.44070982933044434F,
-                                        0.5626170039176941F,
-                                        0.7229568362236023F,
-                                        1.0F};
-
-// Codes of 8 bits for magnitudes: seven decades, of which each has twice as many values as the one below, and their
-// negatives; ascending. Source: Dettmers, 8-bit Approximations (arXiv 1511.04561), section 2.
-std::vector<float> dynamic_table() {
-  std::vector<float> values = {0, 1};
-  for (int decade = 0; decade < 7; ++decade) {
-    const int count = 1 << decade;
-    for (int i = 0; i < count; ++i) {
-      const double mean = 0.1 + 0.9 * (i + 0.5) / count;
-      values.push_back(static_cast<float>(mean * std::pow(10.0, decade - 6)));
-      values.push_back(-values.back());
-    }
-  }
-  std::ranges::sort(values);
-  return values;
-}
 
 // The nearest of an ascending table; of two equally near ones the lower.
 template <typename Table>
@@ -87,20 +53,20 @@ std::string with_nf4(const std::string& config, DType rest) {
 }  // namespace
 
 Nf4Matrix quantize_nf4(std::span<const float> values) {
-  const auto count = static_cast<int64_t>(values.size()), blocks = ceil_div(count, kBlock);
+  const auto count = static_cast<int64_t>(values.size()), blocks = ceil_div(count, kNf4Block);
   Nf4Matrix result{.codes = std::vector<uint8_t>(static_cast<size_t>(ceil_div(count, 2))),
                    .magnitudes = std::vector<float>(static_cast<size_t>(blocks))};
   parallel_for(blocks, 256, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
-      const auto block =
-          values.subspan(static_cast<size_t>(b * kBlock), static_cast<size_t>(std::min(kBlock, count - b * kBlock)));
+      const auto block = values.subspan(static_cast<size_t>(b * kNf4Block),
+                                        static_cast<size_t>(std::min(kNf4Block, count - b * kNf4Block)));
       float most = 0;
       for (const float value : block) most = std::max(most, std::abs(value));
       result.magnitudes[static_cast<size_t>(b)] = most;
       const float inverse = most > 0 ? 1 / most : 0;
       for (size_t i = 0; i < block.size(); ++i) {
-        uint8_t& pair = result.codes[static_cast<size_t>(b * kBlock / 2) + i / 2];
-        pair = static_cast<uint8_t>(pair | nearest(kNf4, block[i] * inverse) << (i % 2 == 0 ? 4 : 0));
+        uint8_t& pair = result.codes[static_cast<size_t>(b * kNf4Block / 2) + i / 2];
+        pair = static_cast<uint8_t>(pair | nearest(kNf4Values, block[i] * inverse) << (i % 2 == 0 ? 4 : 0));
       }
     }
   });
@@ -108,12 +74,13 @@ Nf4Matrix quantize_nf4(std::span<const float> values) {
 }
 
 NestedMagnitudes quantize_magnitudes(std::span<const float> magnitudes) {
-  NestedMagnitudes result{.table = dynamic_table()};
+  const std::array<float, 256>& table = nf4_magnitude_values();
+  NestedMagnitudes result{.table = {table.begin(), table.end()}};
   double sum = 0;
   for (const float value : magnitudes) sum += value;
   result.offset = static_cast<float>(sum / static_cast<double>(magnitudes.size()));
-  for (size_t begin = 0; begin < magnitudes.size(); begin += kNestedBlock) {
-    const auto block = magnitudes.subspan(begin, std::min<size_t>(kNestedBlock, magnitudes.size() - begin));
+  for (size_t begin = 0; begin < magnitudes.size(); begin += kNf4Nested) {
+    const auto block = magnitudes.subspan(begin, std::min<size_t>(kNf4Nested, magnitudes.size() - begin));
     float most = 0;
     for (const float value : block) most = std::max(most, std::abs(value - result.offset));
     result.scales.push_back(most);
@@ -139,10 +106,10 @@ void quantize_to_nf4(const WeightSource& source, const std::string& tokenizer_fo
       continue;
     }
     any = true;
-    const int64_t elements = shape.elements(), blocks = ceil_div(elements, kBlock);
+    const int64_t elements = shape.elements(), blocks = ceil_div(elements, kNf4Block);
     types.push_back({tensor.name, {DType::kU8, {ceil_div(elements, 2), 1}}});
     types.push_back({tensor.name + ".absmax", {DType::kU8, {blocks}}});
-    types.push_back({tensor.name + ".nested_absmax", {DType::kF32, {ceil_div(blocks, kNestedBlock)}}});
+    types.push_back({tensor.name + ".nested_absmax", {DType::kF32, {ceil_div(blocks, kNf4Nested)}}});
     types.push_back({tensor.name + ".nested_quant_map", {DType::kF32, {256}}});
     types.push_back({tensor.name + ".quant_map", {DType::kF32, {16}}});
     types.push_back({tensor.name + ".quant_state.bitsandbytes__nf4", {DType::kU8, {kStateBytes}}});
@@ -164,10 +131,10 @@ void quantize_to_nf4(const WeightSource& source, const std::string& tokenizer_fo
     const NestedMagnitudes nested = quantize_magnitudes(matrix.magnitudes);
     std::string state = nlohmann::json{
         {"quant_type", "nf4"},
-        {"blocksize", kBlock},
+        {"blocksize", kNf4Block},
         {"dtype", rest == DType::kF32 ? "float32" : "bfloat16"},
         {"shape", shape.dims},
-        {"nested_blocksize", kNestedBlock},
+        {"nested_blocksize", kNf4Nested},
         {"nested_dtype", "float32"},
         {"nested_offset",
          nested.offset}}.dump();
@@ -175,7 +142,7 @@ void quantize_to_nf4(const WeightSource& source, const std::string& tokenizer_fo
     small[tensor.name + ".absmax"] = bytes_of(nested.codes);
     small[tensor.name + ".nested_absmax"] = bytes_of(nested.scales);
     small[tensor.name + ".nested_quant_map"] = bytes_of(nested.table);
-    small[tensor.name + ".quant_map"] = bytes_of(kNf4);
+    small[tensor.name + ".quant_map"] = bytes_of(kNf4Values);
     small[tensor.name + ".quant_state.bitsandbytes__nf4"] = bytes_of(state);
     return std::move(small.at(name));
   };

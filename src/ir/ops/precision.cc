@@ -1,5 +1,8 @@
 // Scales and quantization. Scales are float32 arithmetic by one written formula (docs/ir.md), so that codes and scales
 // are equal bit for bit on every device.
+#include <bit>
+
+#include "ir/nf4.h"
 #include "ir/ops/layouts.h"
 #include "ir/tensor_stats.h"
 
@@ -89,6 +92,34 @@ Types dequantize_type(const Graph& graph, const Node& node) {
   return {{to, codes.shape}};
 }
 
+Types dequantize_nf4_type(const Graph& graph, const Node& node) {
+  require_rank(graph, node, 0, 2);
+  const TensorType& codes = input_type(graph, node, 0);
+  require(codes.dtype == DType::kI4 && codes.shape.elements() % 8 == 0, node,
+          "codes are {} (want i4, a multiple of 8 of them)", codes);
+  const int64_t group = node.attr<int64_t>("group");
+  require(std::has_single_bit(static_cast<uint64_t>(group)), node, "group is {} (want a power of two)", group);
+  const Nf4Shapes shapes = nf4_shapes(codes.shape, group);
+  require_type(graph, node, 1, {DType::kI8, shapes.magnitudes});
+  require_type(graph, node, 2, f32(shapes.scales));
+  require_type(graph, node, 3, f32(shapes.offsets));
+  const int64_t blocks = shapes.magnitudes[1];
+  require(!has_whole_nf4_blocks(codes.shape) || blocks % group == 0, node,
+          "a scale is of {} magnitudes, and a row has {} of them", group, blocks);
+  const DType to = dtype_attr(node, "to");
+  require(is_arithmetic(to), node, "to is {} (want f32, bf16, f16 or f64)", to);
+  return {{to, codes.shape}};
+}
+
+Layouts place_dequantize_nf4(const Graph& graph, const Node& node) {
+  const Layout& codes = input_layout(graph, node, 0);
+  require_settled(graph, node, 0);
+  if (!has_whole_nf4_blocks(input_shape(graph, node, 0))) require_copies(graph, node, 0);
+  for (size_t i : {size_t{1}, size_t{2}}) require_is(graph, node, i, codes, "as the codes");
+  require_is(graph, node, 3, codes.whole(1), "as the rows of the codes");
+  return {codes};
+}
+
 Types take_columns_type(const Graph& graph, const Node& node) {
   require_rank(graph, node, 0, 2);
   const TensorType& x = input_type(graph, node, 0);
@@ -144,6 +175,16 @@ const OpFacts dequantize = {.infer = dequantize_type,
                             .cost = per_input_element<1>,
                             .cheap_to_recompute = true,
                             .meaning = "codes, less their zero points, times scale_inv"};
+const OpFacts dequantize_nf4 = {
+    .infer = dequantize_nf4_type,
+    .layouts = {place_dequantize_nf4, arrange_dequantize, rows_of<1>},
+    .no_gradient = "made after autodiff",
+    .cost = per_result_element<2>,
+    .cheap_to_recompute = true,
+    .meaning =
+        "value(code) (magnitude(code) scale + offset): a magnitude for each 64 values, a scale for each `group` "
+        "magnitudes, in row-major order; rows that are not whole blocks are one sequence, and have magnitudes "
+        "[1, blocks], scales [1, groups], offsets [1]"};
 const OpFacts take_columns = {.infer = take_columns_type,
                               .layouts = {place_take_columns, arrange_take_columns, rows_of<1>},
                               .no_gradient = "made after autodiff",

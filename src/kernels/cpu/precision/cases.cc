@@ -2,6 +2,8 @@
 // Codes, scales and amaxes must be equal everywhere.
 #include "kernels/cpu/testing/cases.h"
 
+#include "ir/nf4.h"
+
 namespace octet::cpu {
 namespace {
 
@@ -194,6 +196,26 @@ std::vector<Case> precision_cases() {
       add("not_finite", given_x({2, 3}, {1, nan, 3, inf, -2, 7}));
       add("tiny", given_x({2, 2}, {1e-39, -2e-39, 1e-40, 0}));
       if (format == DType::kE4M3) add("1024x1024", x({1024, 1024}), true);
+    }
+  }
+  // Whole blocks in a row, of one scale and of several; blocks that go across rows, the last one cut.
+  for (const auto& [shape, group] : {std::pair{Shape{22, 256}, 4},
+                                     {Shape{8, 1344}, 1},
+                                     {Shape{6, 896}, 2},
+                                     {Shape{10, 36}, 4},
+                                     {Shape{40, 1000}, 256},
+                                     {Shape{4096, 4096}, 64}}) {
+    for (const char* to : {"f32", "bf16"}) {
+      const Nf4Shapes beside = nf4_shapes(shape, group);
+      cases.push_back(
+          {.op = Op::kDequantizeNf4,
+           .name = fmt::format("{}x{}_{}_to_{}", shape[0], shape[1], group, to),
+           .inputs = {integers(DType::kI4, shape, -8, 8), integers(DType::kI8, beside.magnitudes, -128, 128),
+                      uniform(DType::kF32, beside.scales, 0.001, 2), uniform(DType::kF32, beside.offsets, 0.001, 2)},
+           .attrs = {{"group", int64_t{group}}, {"to", std::string(to)}},
+           .dtypes = {DType::kI4},
+           .large = shape[1] == 4096,
+           .gradient = false});
     }
   }
   // dequantize names repeat per format; the variant's type distinguishes them.

@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/integers.h"
+#include "ir/nf4.h"
 #include "ir/scale_layout.h"
 #include "kernels/cpu/matmul/matrix_view.h"
 #include "kernels/cpu/precision/scale_formula.h"
@@ -340,6 +342,42 @@ BoundKernel bind_dequantize(const Graph& graph, const Node& node) {
   };
 }
 
+// The 16 values of a block are made once, in the result's type.
+template <typename T>
+BoundKernel dequantize_nf4(int64_t group) {
+  return [group](const KernelArgs& args) {
+    const auto* codes = args.in[0].as<uint8_t>();
+    const auto* magnitudes = args.in[1].as<int8_t>();
+    const float *scales = args.in[2].as<float>(), *offsets = args.in[3].as<float>();
+    T* out = args.out[0].as<T>();
+    const std::array<float, 256>& table = nf4_magnitude_values();
+    const int64_t count = args.in[0].elements(), row_blocks = args.in[1].shape().cols();
+    parallel_for(ceil_div(count, kNf4Block), 256, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const float scaled = table[static_cast<size_t>(magnitudes[block] + 128)] * scales[block / group];
+        const float magnitude = scaled + offsets[block / row_blocks];
+        T values[16];
+        for (size_t i = 0; i < 16; ++i)
+          values[i ^ 8] = codec::encode<T>(kNf4Values[i] * magnitude);  // codes are the index less 8
+        const int64_t last = std::min(count, (block + 1) * kNf4Block);
+        for (int64_t i = block * kNf4Block; i < last; i += 2) {
+          const uint8_t two = codes[i / 2];
+          out[i] = values[two & 15];
+          out[i + 1] = values[two >> 4];
+        }
+      }
+    });
+  };
+}
+
+BoundKernel bind_dequantize_nf4(const Graph&, const Node& node) {
+  const int64_t group = node.attr<int64_t>("group");
+  BoundKernel kernel;
+  if (is_f32_or_bf16(node.results[0].dtype))
+    with_float_type(node.results[0].dtype, [&]<typename T>(T) { kernel = dequantize_nf4<T>(group); });
+  return kernel;
+}
+
 }  // namespace
 
 std::optional<RowKernel> quantize_row_kernel(const Graph& graph, const Node& node, RowUse use) {
@@ -369,7 +407,8 @@ std::vector<KernelEntry> precision_kernels() {
   return {{Op::kQuantize, "quantize_tiles", bind_quantize},
           {Op::kComputeScale, "compute_scale", bind_compute_scale},
           {Op::kUpdateScales, "update_scales", bind_update_scales},
-          {Op::kDequantize, "dequantize_runs", bind_dequantize}};
+          {Op::kDequantize, "dequantize_runs", bind_dequantize},
+          {Op::kDequantizeNf4, "dequantize_nf4_blocks", bind_dequantize_nf4}};
 }
 
 }  // namespace octet::cpu

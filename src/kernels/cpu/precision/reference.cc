@@ -2,6 +2,7 @@
 // are equal bit for bit on identical input. amax is max |x|; a NaN or infinity propagates to it and gives scale 1.
 #include "kernels/cpu/reference.h"
 #include "base/dtype.h"
+#include "ir/nf4.h"
 #include "ir/tensor_stats.h"
 #include "kernels/common/scale_index.h"
 #include "precision/recipe.h"
@@ -160,6 +161,19 @@ void tensor_stats(const Node& node, RefInputs in, RefResults out) {
   scaling_stats(node, x, shape, {1}, results + kStatTensor);
   scaling_stats(block, x, shape, blocks, results + kStatBlock);
   scaling_stats(block, transposed(x, cols), {cols, rows}, blocks_t, results + kStatBlockT);
+}
+
+// Magnitudes and products are float32 arithmetic, as on every device.
+void dequantize_nf4(const Node& node, RefInputs in, RefResults out) {
+  const RefTensor &codes = *in[0], &magnitudes = *in[1], &scales = *in[2], &offsets = *in[3];
+  const int64_t group = node.attr<int64_t>("group"), row_blocks = magnitudes.cols();
+  for (int64_t i = 0; i < codes.size(); ++i) {
+    const int64_t block = i / kNf4Block;
+    const float of_code = nf4_magnitude_values()[static_cast<size_t>(magnitudes[block] + 128)];
+    const float scaled = of_code * static_cast<float>(scales[block / group]);
+    const float magnitude = scaled + static_cast<float>(offsets[block / row_blocks]);
+    out[0][i] = static_cast<double>(kNf4Values[static_cast<size_t>(codes[i] + 8)] * magnitude);
+  }
 }
 
 }  // namespace octet::cpu::reference

@@ -1,4 +1,5 @@
 // Sizes of real models: 8192 tokens of a hidden size of 4096 and an inner size of 16384; every scaling.
+#include "ir/nf4.h"
 #include "kernels/cuda/pair_cases.h"
 
 namespace octet::cuda {
@@ -73,6 +74,16 @@ std::vector<cpu::Case> precision_bench_cases() {
                        .attrs = {{"scaling", std::string(layout.scaling)}, {"to", std::string(to)}},
                        .dtypes = {DType::kE4M3}});
     }
+  }
+  for (const Shape& shape : {Shape{4096, 4096}, Shape{14336, 4096}}) {
+    const Nf4Shapes beside = nf4_shapes(shape, 64);
+    cases.push_back(
+        {.op = Op::kDequantizeNf4,
+         .name = fmt::format("{}x{}", shape[0], shape[1]),
+         .inputs = {integers(DType::kI4, shape, -8, 8), integers(DType::kI8, beside.magnitudes, -128, 128),
+                    uniform(DType::kF32, beside.scales, 0.001, 2), uniform(DType::kF32, beside.offsets, 0.001, 2)},
+         .attrs = {{"group", int64_t{64}}, {"to", std::string("bf16")}},
+         .dtypes = {DType::kI4}});
   }
   cases.push_back({.op = Op::kUpdateScales,
                    .name = "16",

@@ -1,8 +1,10 @@
 // Rows of quantize and of what surrounds it.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/error.h"
+#include "ir/nf4.h"
 #include "kernels/common/scale_index.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
@@ -192,6 +194,22 @@ BoundKernel bind_dequantize(DeviceContext&, const Graph& graph, const Node& node
   };
 }
 
+BoundKernel bind_dequantize_nf4(DeviceContext&, const Graph& graph, const Node& node) {
+  const int64_t group = node.attr<int64_t>("group"), count = graph.shape(node.inputs[0]).elements();
+  if (!is_f32_or_bf16(node.results[0].dtype) || count >= int64_t{1} << 34) return {};
+  static const Nf4Tables kTables = {kNf4Values, nf4_magnitude_values()};
+  return [group](const KernelArgs& args) {
+    const Nf4Job job{.codes = args.in[0].as<const uint8_t>(),
+                     .magnitudes = args.in[1].as<const int8_t>(),
+                     .scales = args.in[2].as<const float>(),
+                     .offsets = args.in[3].as<const float>(),
+                     .count = args.in[0].elements(),
+                     .row_blocks = static_cast<uint32_t>(args.in[1].shape().cols()),
+                     .group_shift = static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(group)))};
+    if (job.count > 0) launch_dequantize_nf4(job, kTables, args.out[0].data, args.out[0].dtype(), args.stream);
+  };
+}
+
 BoundKernel bind_stats(DeviceContext&, const Graph& graph, const Node& node) {
   if (!first_is_f32_or_bf16(graph, node)) return {};
   const Shape& shape = graph.shape(node.inputs[0]);
@@ -217,6 +235,7 @@ constexpr KernelEntry kKernels[] = {
     {Op::kQuantize, "quantize_tiles", bind_quantize},
     {{Producer::kPlain}, "scale_quantize_tiles", bind_scale_quantize},
     {Op::kDequantize, "dequantize_runs", bind_dequantize},
+    {Op::kDequantizeNf4, "dequantize_nf4_runs", bind_dequantize_nf4},
     {Op::kComputeScale, "compute_scale", bind_if<are_f32, bind_compute_scale>},
     {Op::kUpdateScales, "update_scales", bind_if<are_f32, bind_update_scales>},
     {{Producer::kUpdate}, "update_scales_group", bind_scales_group},

@@ -1,4 +1,4 @@
-// compute_scale, update_scales, maxima: a few values. dequantize: codes times scale_inv, rounded once.
+// compute_scale, update_scales, maxima: a few values. dequantize: codes times scale_inv, rounded once. dequantize_nf4.
 #include "kernels/cuda/common/numbers.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/reduce.cuh"
@@ -109,6 +109,39 @@ void launch_runs(const DequantizeJob& job, T* out, cudaStream_t stream) {
   }
 }
 
+// --- dequantize_nf4: 8 codes a load of 4 bytes and a store of 16 (bf16)
+template <typename T>
+__global__ void __launch_bounds__(kRunThreads)
+    dequantize_nf4_kernel(const __grid_constant__ Nf4Job job, const __grid_constant__ Nf4Tables given, uint32_t runs,
+                          T* __restrict__ out) {
+  __shared__ float values[16], magnitudes[kRunThreads];  // neighbours' banks differ: 16 values have no conflicts
+  static_assert(kRunThreads == 256);
+  magnitudes[threadIdx.x] = given.magnitudes.data()[threadIdx.x];
+  if (threadIdx.x < 16) values[threadIdx.x] = given.values.data()[threadIdx.x];
+  __syncthreads();
+  const uint32_t first = blockIdx.x * (kRuns * kRunThreads) + threadIdx.x;
+  uint32_t codes[kRuns];
+  float magnitude[kRuns];
+#pragma unroll
+  for (uint32_t n = 0; n < kRuns; ++n) {
+    const uint32_t run = first + n * kRunThreads, block = run >> 3;
+    if (run >= runs) continue;
+    codes[n] = reinterpret_cast<const uint32_t*>(job.codes)[run];
+    const float of_code = magnitudes[static_cast<int32_t>(job.magnitudes[block]) + 128];
+    magnitude[n] =
+        __fadd_rn(__fmul_rn(of_code, job.scales[block >> job.group_shift]), job.offsets[block / job.row_blocks]);
+  }
+#pragma unroll
+  for (uint32_t n = 0; n < kRuns; ++n) {
+    const uint32_t run = first + n * kRunThreads;
+    if (run >= runs) continue;
+    const uint32_t indices = codes[n] ^ 0x88888888U;  // codes are the index less 8
+    float y[8];
+    unroll<8>([&](int j) { y[j] = __fmul_rn(values[indices >> (4 * j) & 15], magnitude[n]); });
+    store(out + static_cast<int64_t>(run) * 8, y);
+  }
+}
+
 }  // namespace
 
 void launch_compute_scale(const ScaleFormula& formula, const float* amax, float* scale, float* scale_inv,
@@ -132,6 +165,16 @@ void launch_dequantize(const DequantizeJob& job, DType format, void* out, DType 
       launch_runs<Code>(job, static_cast<bf16*>(out), stream);
     }
   });
+}
+
+void launch_dequantize_nf4(const Nf4Job& job, const Nf4Tables& tables, void* out, DType to, cudaStream_t stream) {
+  const auto runs = static_cast<uint32_t>(job.count / 8);
+  const auto blocks = static_cast<unsigned>((runs + kRuns * kRunThreads - 1) / (kRuns * kRunThreads));
+  if (to == DType::kF32) {
+    dequantize_nf4_kernel<<<blocks, kRunThreads, 0, stream>>>(job, tables, runs, static_cast<float*>(out));
+  } else {
+    dequantize_nf4_kernel<<<blocks, kRunThreads, 0, stream>>>(job, tables, runs, static_cast<bf16*>(out));
+  }
 }
 
 }  // namespace octet::cuda

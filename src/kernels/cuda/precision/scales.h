@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 
 #include "ir/target_limits.h"
@@ -54,6 +55,22 @@ struct DequantizeJob {
 };
 // to: f32 or bf16.
 void launch_dequantize(const DequantizeJob& job, DType format, void* out, DType to, cudaStream_t stream);
+
+// codes i4 [count], of which neighbours lie in one byte, the first in its low half: value(code) * (magnitude_value(
+// magnitudes[block]) * scales[block >> group_shift] + offsets[block / row_blocks]), block = index / 64.
+struct Nf4Job {
+  const uint8_t* codes = nullptr;
+  const int8_t* magnitudes = nullptr;
+  const float *scales = nullptr, *offsets = nullptr;
+  int64_t count = 0;
+  uint32_t row_blocks = 1, group_shift = 0;
+};
+struct Nf4Tables {
+  std::array<float, 16> values;
+  std::array<float, 256> magnitudes;
+};
+// to: f32 or bf16; fewer than 2^34 codes, a multiple of 8.
+void launch_dequantize_nf4(const Nf4Job& job, const Nf4Tables& tables, void* out, DType to, cudaStream_t stream);
 
 // --- tensor_stats (docs/numerics.md)
 struct StatsJob {
