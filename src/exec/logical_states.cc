@@ -206,6 +206,7 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
       continue;
     }
     if (state.role != StateRole::kCodes) continue;
+    if (program.find_state(state.param, StateRole::kMagnitudes) != nullptr) continue;
     const Node* leaf = find_leaf(program, state.state);
     check(leaf != nullptr, ErrorCode::kInternal, "no graph of program '{}' reads {}", program.name, state.state);
     const Attrs& attrs = leaf->attrs;
@@ -228,6 +229,21 @@ std::vector<QuantizedParam> quantized_params(const Program& program) {
     param.scale_inv = *scales;
     param.zero = find(StateRole::kZero);
     param.columns = find(StateRole::kColumns);
+  }
+  return params;
+}
+
+std::vector<Nf4Param> nf4_params(const Program& program) {
+  std::vector<Nf4Param> params;
+  for (LogicalState& state : logical_states(program)) {
+    if (state.role != StateRole::kMagnitudes || program.find_state(state.state)->slots == 0) continue;
+    const auto beside = [&](StateRole role) { return find_logical_state(program, state.param, role); };
+    params.push_back({.param = state.param,
+                      .codes = beside(StateRole::kCodes),
+                      .scales = beside(StateRole::kMagnitudeScales),
+                      .offsets = beside(StateRole::kMagnitudeOffsets)});
+    params.back().leaf = find_leaf(program, params.back().codes.state);
+    params.back().magnitudes = std::move(state);
   }
   return params;
 }

@@ -49,8 +49,17 @@ struct QuantizedParam {
   int64_t cols() const { return codes.type.shape[1]; }
 };
 
-// In the order of the state table; empty where the program has none.
+// In the order of the state table, without those in NF4; empty where the program has none.
 std::vector<QuantizedParam> quantized_params(const Program& program);
+
+// A frozen parameter of a training program that is held in NF4 (ir/nf4.h); of a pipeline, of
+// this stage.
+struct Nf4Param {
+  std::string param;
+  const Node* leaf = nullptr;  // of the codes
+  LogicalState codes, magnitudes, scales, offsets;
+};
+std::vector<Nf4Param> nf4_params(const Program& program);
 
 // The scales of a parameter's codes. One scale a tensor fills a state of one scale a row (merged siblings).
 void write_scales(Executor& executor, const QuantizedParam& param, std::vector<float> scale_inv);

@@ -32,6 +32,10 @@ struct AdapterSpec {
   int64_t encoder_hidden = 0;             // P-tuning: an MLP of this width makes these rows; 0: they are trained
   int64_t encoder_layers = 0;             // of a bidirectional LSTM of this width in front of the MLP; 0: there is none
 
+  // Frozen matrices of linears and experts are held in NF4 (ir/nf4.h), at most so many magnitudes sharing a scale: 256,
+  // or 1 for magnitudes in float32. 0: in the type that the recipe multiplies. Not a part of the adapter.
+  int64_t nf4 = 0;
+
   bool empty() const { return low_rank.empty() && trained.empty() && token_rows.empty() && virtual_tokens == 0; }
 };
 

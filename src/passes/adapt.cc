@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ class AdaptedGraph {
         b_(rewriter_.builder()),
         dropout_(graph.role() == GraphRole::kTrain ? adapter.dropout : 0) {
     find_targets();
+    if (spec_.nf4 > 0) find_linears();
     const Value rng = old_.find_leaf(Op::kInput, "rng");
     if (rng.exists() && dropout_ > 0) rewriter_.copy(rng.node);
     for (const Node& node : old_.nodes()) key_ = std::max(key_, node.attrs.get_or<int64_t>("key", 0));
@@ -45,6 +47,7 @@ class AdaptedGraph {
       if (node.op == Op::kParam && !std::ranges::count(spec_.trained, node.name)) {
         Node frozen = node;
         frozen.attrs.set("update", "none");
+        if (linears_.contains(node.name)) frozen.attrs.set("nf4", spec_.nf4);
         rewriter_.replace(id, std::move(frozen));
         continue;
       }
@@ -77,6 +80,23 @@ class AdaptedGraph {
     check(leaf.exists(), ErrorCode::kInvalidArgument, "adapter {}: the model has no parameter {}{}", who, name,
           if_near(name, names, "; the nearest is {}"));
     return old_.node(leaf);
+  }
+
+  // Matrices [out, in] that products alone read: no head, no router.
+  void find_linears() {
+    std::set<std::string> others;
+    for (const Node& node : old_.nodes()) {
+      const bool linear = (node.op == Op::kMatmul && !node.attr<bool>("head") && !node.attr<bool>("float32")) ||
+                          node.op == Op::kGroupedMatmul;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (!node.inputs[i].exists()) continue;
+        const Node& leaf = old_.node(node.inputs[i]);
+        if (leaf.op != Op::kParam) continue;
+        const bool held = linear && i == 1 && node.attr<bool>("trans_b") && leaf.results[0].shape.elements() % 8 == 0;
+        (held ? linears_ : others).insert(leaf.name);
+      }
+    }
+    for (const std::string& name : others) linears_.erase(name);
   }
 
   void find_targets() {
@@ -305,6 +325,7 @@ class AdaptedGraph {
   int64_t key_ = 0;
   bool has_prompt_ = false;
   std::multimap<std::string, Target> targets_;  // by parameter
+  std::set<std::string> linears_;               // that are held in NF4 where they are frozen
   std::vector<int64_t> rows_;                   // of B, of each LowRank
   std::map<std::tuple<std::string, int32_t, int32_t>, Value> down_;
 };

@@ -9,7 +9,7 @@ namespace octet {
 
 // A linear y = x W^T whose weight a LowRank names becomes y + scale (dropout(x) A^T) B^T; with DoRA that sum times
 // magnitude / |rows of W + scale B A|, whose divisor gets no gradient. Parameters of the model are frozen (attribute
-// update="none") but for AdapterSpec::trained; new ones, trained and named as model/adapter.h says:
+// update="none", in NF4 also nf4) but for AdapterSpec::trained; new ones, trained and named as model/adapter.h says:
 //
 //   NAME.lora_a [rank, in] uniform, NAME.lora_b [out, rank] zeros; of an embedding ("in" is the vocabulary) A zeros and
 //   B normal; of experts [experts x rank, in] and [experts x out, rank]

@@ -13,7 +13,7 @@ namespace {
 double product_rate(const Graph& graph, const Node& node, const Target& target) {
   const StepRates& step = target.step;
   const DType dtype = node.inputs.empty() ? DType::kF32 : graph.dtype(node.inputs[0]);
-  if (dtype_bytes(dtype) == 1) {
+  if (storage_bytes(dtype, 2) <= 2) {
     const bool blocks = node.attrs.get_or<std::string>("scaling_a", "tensor").starts_with("1x");
     return blocks ? step.fp8_block : step.fp8;
   }

@@ -57,13 +57,15 @@ class PreciseGraph {
         plan_(plan),
         weights_(weights),
         scales_(scales),
-        high_(high_nodes(graph)) {}
+        high_(high_nodes(graph)),
+        tensor_ranks_(options.parallel.mesh[Axis::kTensor]) {}
 
   Graph run() {
     for (int32_t i = 0; i < old_.size(); ++i) {
       const Node& node = old_.node(NodeId{i});
       builder_.set_layer(node.layer);
       builder_.set_phase(node.phase);
+      phase_ = node.phase;
       if (node.op == Op::kParam) continue;  // read in the form each user needs
       if (node.op == Op::kState) {
         copy_state(NodeId{i});
@@ -98,8 +100,16 @@ class PreciseGraph {
     rewriter_.replace(id, std::move(node));
   }
 
+  // Of a matrix in NF4 forward and backward have values of their own: none are kept in between.
   void map_param(Value value) {
-    if (!value.exists() || old_.node(value).op != Op::kParam || rewriter_.is_mapped(value)) return;
+    if (!value.exists() || old_.node(value).op != Op::kParam) return;
+    const Node& param = old_.node(value);
+    if (is_nf4(param)) {
+      const auto [found, added] = from_nf4_.try_emplace({param.name, phase_});
+      if (added) found->second = weights_.from_nf4(builder_, param, tensor_ranks_);
+      return rewriter_.set(value, found->second);
+    }
+    if (rewriter_.is_mapped(value)) return;
     rewriter_.set(value, weights_.compute(builder_, old_.node(value)));
   }
 
@@ -108,7 +118,7 @@ class PreciseGraph {
     map_param(old_value);
     Value value = rewriter_.map(old_value);
     if (rewriter_.graph().dtype(value) == dtype) return value;
-    auto [it, added] = casts_.try_emplace(old_value);
+    auto [it, added] = casts_.try_emplace(value);
     if (added) it->second = builder_.cast(value, dtype);
     return it->second;
   }
@@ -293,13 +303,18 @@ class PreciseGraph {
   WeightCopies& weights_;
   DelayedScales& scales_;
   std::vector<bool> high_;
-  std::unordered_map<Value, Value, ValueHash> casts_;
+  int64_t tensor_ranks_;
+  Phase phase_ = Phase::kForward;
+  std::unordered_map<Value, Value, ValueHash> casts_;  // by what is cast
+  std::map<std::pair<std::string, Phase>, Value> from_nf4_;
   std::unordered_map<Value, std::map<Quantization, NodeId>, ValueHash> quantized_;
   std::set<std::string> measured_;
   bool flipped_ = false;  // what operand() last gave
 };
 
-bool changes_nothing(const Recipe& recipe) {
+bool changes_nothing(const Program& program, const Recipe& recipe) {
+  for (const Graph& graph : program.graphs())
+    if (std::ranges::any_of(graph.nodes(), is_nf4)) return false;
   bool decided = std::ranges::any_of(recipe.decisions, [](const auto& decision) { return decision.second.codes; });
   return recipe.compute == DType::kF32 && recipe.scaling == Scaling::kNone && !decided;
 }
@@ -360,9 +375,9 @@ void make_precise(Program& program, const CompileOptions& options) {
 
 bool precision(Program& program, const CompileOptions& options) {
   const uint64_t before = fingerprint(program);
-  if (!changes_nothing(options.recipe)) {
-    make_precise(program, options);
-  } else if (options.recipe.tf32) {
+  const bool unchanged = changes_nothing(program, options.recipe);
+  if (!unchanged) make_precise(program, options);
+  if (options.recipe.tf32) {
     for (Graph& graph : program.graphs())
       if (is_model_graph(graph)) mark_tf32(graph);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ir/nf4.h"
 
 namespace octet {
 namespace {
@@ -89,6 +90,30 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   request.param = param;
   request.compute = true;
   return declare_state(program_, builder, {.type = copy.results[0], .role = StateRole::kCompute, .param = param.name});
+}
+
+Value WeightCopies::from_nf4(Builder& builder, const Node& param, int64_t ranks) {
+  const Shape& shape = param.results[0].shape;
+  const std::string& split = param.attr<std::string>("split");
+  const bool cut = ranks > 1 && split != "none";
+  const int64_t columns = cut && split == "row" ? ranks : 1;
+  check(!cut || shape[1] % (kNf4Block * columns) == 0, ErrorCode::kInvalidArgument,
+        "adapter.base=nf4, parallel.tensor={}: a rank's part of {} {} has rows of {} values, which are no whole blocks "
+        "of {}: use fewer ranks, or another adapter.base",
+        ranks, param.name, to_string(shape), shape[1] / columns, kNf4Block);
+  const int64_t group = nf4_group(shape, param.attr<int64_t>("nf4"), columns);
+  const Nf4Shapes beside = nf4_shapes(shape, group);
+  const Value codes = state(builder, param, StateRole::kCodes, {DType::kI4, shape});
+  builder.graph().mutable_node(codes.node).attrs = param.attrs;
+  const auto part = [&](StateRole role, DType dtype, const Shape& part_shape) {
+    return state(builder, param, role, {dtype, part_shape});
+  };
+  return {builder.emit(Op::kDequantizeNf4,
+                       {codes, part(StateRole::kMagnitudes, DType::kI8, beside.magnitudes),
+                        part(StateRole::kMagnitudeScales, DType::kF32, beside.scales),
+                        part(StateRole::kMagnitudeOffsets, DType::kF32, beside.offsets)},
+                       {{"group", group}, {"to", dtype_name(recipe_.compute)}}, param.name),
+          0};
 }
 
 Value WeightCopies::state(Builder& builder, const Node& param, StateRole role, TensorType type, int32_t form) {
@@ -302,7 +327,10 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
     gemm.k = !grouped && node.attr<bool>("trans_a") ? a.rows() : a.cols();
     gemm.wanted = wanted_precision(options.recipe, node, gemm);
     gemm.used = gemm.wanted;
-    if (gemm.wanted.codes) gemm.reason = unsupported_shape(gemm, options.target, serving);
+    if (gemm.wanted.codes && is_nf4(graph.node(node.inputs[1])))
+      gemm.reason = "its weight is held in NF4, which is multiplied in the compute type";
+    else if (gemm.wanted.codes)
+      gemm.reason = unsupported_shape(gemm, options.target, serving);
     if (grouped && gemm.wanted.codes && gemm.wanted.scaling == Scaling::kBlock && gemm.n % 128 != 0)
       gemm.reason = fmt::format("experts of {} rows are not whole blocks of 128", gemm.n);
     if (!gemm.reason.empty()) gemm.used = {};

@@ -36,6 +36,9 @@ PrecisionPlan plan_precision(const Graph& graph, const CompileOptions& options, 
 // E4M3 forward; gradients by the recipe, but E4M3 under block scaling.
 DType quantized_format(const Recipe& recipe, Quantization quantization);
 
+// A frozen matrix that is held in NF4.
+inline bool is_nf4(const Node& leaf) { return leaf.op == Op::kParam && leaf.attrs.has("nf4"); }
+
 // --- the nodes that quantize a tensor, in one place: used for activations, gradients and weights alike
 
 // Results of Op::kQuantize by number.
@@ -80,6 +83,8 @@ class WeightCopies {
 
   // What a model graph reads instead of this param, in the compute type; of codes alone their values.
   Value compute(Builder& builder, const Node& param);
+  // The values of a frozen param in NF4, in the compute type. `ranks` of tensor split its rows, or its columns.
+  Value from_nf4(Builder& builder, const Node& param, int64_t ranks);
   // The codes of a param [N, K] (transposed: [K, N]), scaled per tensor or per 128x128 block; in inference programs
   // also per row (output channel) or group of a row. Without Recipe::keep_transposes, and of frozen params, transposed
   // ones are made where they are asked for.

@@ -153,6 +153,8 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
   if (known == weights_.end()) return {};
   const Layout& weight = parallel_.level == ShardLevel::kParameters ? masters_.at(entry.param) : known->second;
   Layout codes = entry.index & kTransposedCodes ? weight.moved({1, 0}) : weight;
+  if (program.find_state(entry.param, StateRole::kMagnitudes) != nullptr)
+    codes = known->second;  // copies: i4 is not gathered
   switch (entry.role) {
     case StateRole::kMaster:
       if (entry.update == Update::kNone) return weight;  // products read it
@@ -160,7 +162,10 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
     case StateRole::kMoment: return masters_.at(entry.param);
     case StateRole::kCompute: return weight;
     case StateRole::kKvCache: return known->second;
-    case StateRole::kCodes: return codes;
+    case StateRole::kCodes:
+    case StateRole::kMagnitudes:
+    case StateRole::kMagnitudeScales: return codes;
+    case StateRole::kMagnitudeOffsets: return codes.whole(1);
     case StateRole::kZero:
     case StateRole::kScaleInv: {
       Layout scales = scale_layout(program, entry, codes);

@@ -63,7 +63,7 @@ NodeSeconds seconds_of(const Graph& graph, NodeId id, const Target& target) {
   constexpr double kUnitsPerLane =
       16;  // how much faster bf16 products are than float32 on devices that have units for them
   const double f32 = target.f32_flops > 0 ? target.f32_flops : target.bf16_flops / kUnitsPerLane;
-  const double rate = dtype_bytes(dtype) == 1 ? target.fp8_flops : dtype == DType::kBF16 ? target.bf16_flops : f32;
+  const double rate = storage_bytes(dtype, 2) <= 2 ? target.fp8_flops : dtype == DType::kBF16 ? target.bf16_flops : f32;
   seconds.kernel = std::max(cost.flops / (rate > 0 ? rate : kFlops), bytes);
   if (exchange != nullptr && exchange->attr<bool>("async"))
     seconds.hidden =

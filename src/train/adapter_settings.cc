@@ -7,8 +7,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "ir/nf4.h"
 #include "model/hugging_face.h"
 #include "weights/adapter_modules.h"
+#include "weights/nf4_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -207,6 +209,12 @@ void add_settings(SettingsTable& t, AdapterSettings& a) {
   t.add("adapter.bias", &a.bias,
         {.meaning = "biases of the base that are trained: none, all, or lora_only, those of adapted linears",
          .choices = {"none", "all", "lora_only"}});
+  t.add(
+      "adapter.base", &a.base,
+      {.meaning = "how the frozen linears and experts of the base are held: recipe, in the type that precision.recipe "
+                  "multiplies; nf4, in 4 bits as bitsandbytes does (QLoRA), multiplied in bf16, or in float32 under "
+                  "fp32 and tf32",
+       .choices = {"recipe", "nf4"}});
   t.add("adapter.token_rows", &a.token_rows,
         {.meaning = "ids of tokens whose rows of the embedding table, and of a head tied to it, are trained"});
   t.add("adapter.virtual_tokens", &a.virtual_tokens,
@@ -228,11 +236,12 @@ void validate(const AdapterSettings& a) {
         "them out");
   AdapterSettings other;
   other.method = a.method;
+  other.base = a.base;
   if (a.is_prompt()) other.virtual_tokens = a.virtual_tokens;
   if (a.method == "p_tuning")
     other.encoder = a.encoder, other.encoder_hidden = a.encoder_hidden, other.encoder_layers = a.encoder_layers;
   check(!a.is_prompt() || a == other, ErrorCode::kInvalidArgument,
-        "adapter.method={}: of adapter.* it takes virtual_tokens{} alone, and others are set", a.method,
+        "adapter.method={}: of adapter.* it takes base, virtual_tokens{} alone, and others are set", a.method,
         a.method == "p_tuning" ? ", encoder, encoder_hidden and encoder_layers" : "");
   check(
       a.is_prompt() || (a.virtual_tokens == other.virtual_tokens && a.encoder == other.encoder &&
@@ -269,6 +278,16 @@ PeftConfig peft_config(const AdapterSettings& a, const std::string& base) {
   if (a.method == "p_tuning") config.encoder = a.encoder == "lstm" ? "LSTM" : "MLP";
   config.encoder_layers = a.encoder == "lstm" ? a.encoder_layers : 0;
   return config;
+}
+
+int64_t nf4_of(const AdapterSettings& settings, const std::string& folder) {
+  if (settings.base != "nf4") return 0;
+  const std::optional<int64_t> stored = folder.empty() ? std::nullopt : nf4_group_of(folder);
+  check(stored != 0, ErrorCode::kUnsupported,
+        "adapter.base=nf4: {} is in fp4: leave adapter.base out, and its values are held in the type of "
+        "precision.recipe",
+        folder);
+  return stored.value_or(kNf4Nested);
 }
 
 AdapterSpec adapter_spec(const AdapterSettings& settings, const ModelConfig& model) {

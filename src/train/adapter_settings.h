@@ -22,6 +22,7 @@ struct AdapterSettings {
   std::vector<std::string> layers;
   std::vector<std::string> train;  // modules
   std::string bias = "none";
+  std::string base = "recipe";          // recipe | nf4
   std::vector<std::string> token_rows;  // ids
   int64_t virtual_tokens = 20;          // of prompts
   std::string encoder = "mlp";          // of p_tuning: mlp | lstm
@@ -39,6 +40,9 @@ void validate(const AdapterSettings& settings);
 
 // As adapter_config.json of PEFT says it; `base`: base_model_name_or_path.
 PeftConfig peft_config(const AdapterSettings& settings, const std::string& base);
+
+// AdapterSpec::nf4 of this folder under the settings; "": of a model without one. Throws kUnsupported for one in fp4.
+int64_t nf4_of(const AdapterSettings& settings, const std::string& folder);
 
 // What the settings add to this model. Throws kInvalidArgument with the nearest names for what matches no module.
 AdapterSpec adapter_spec(const AdapterSettings& settings, const ModelConfig& model);

@@ -13,6 +13,7 @@
 #include "exec/logical_states.h"
 #include "passes/adapt.h"
 #include "weights/adapter_folder.h"
+#include "weights/fill_nf4.h"
 
 namespace octet {
 namespace {
@@ -118,7 +119,9 @@ class AdaptedSource : public WeightSource {
     for (std::string param : low->params) {
       if (!shapes_.contains(param)) param = "embed.weight";  // a tied head
       const Shape& shape = shapes_.at(param);
-      const std::vector<float> values = base_.read(param, shape);
+      const ParamView view = base_.view(param, shape);
+      const bool nf4 = program_.find_state(param, StateRole::kMagnitudes) != nullptr;
+      const std::vector<float> values = nf4 ? round_to_nf4(view, adapter_.nf4) : read_floats(view);
       for (int64_t r = 0; r < shape[0]; ++r) {
         double sum = 0;
         for (int64_t k = 0; k < shape[1]; ++k) {

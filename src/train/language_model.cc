@@ -66,6 +66,7 @@ void LanguageModel::set_adapter(const RunConfig& config) {
   base_ = config.model_from, seed_ = static_cast<uint64_t>(config.seed);
   if (!config.adapter.is_on()) return;
   adapter_ = adapter_spec(config.adapter, model_);
+  adapter_.nf4 = nf4_of(config.adapter, base_);
   if (adapter_.virtual_tokens == 0) return;
   check(!separate_documents_, ErrorCode::kUnsupported,
         "adapter.method={}: virtual tokens stand in front of whole sequences: leave data.separate_documents off",

@@ -137,7 +137,9 @@ void report_bytes(const Plan& plan, PlanReport& r) {
   for (const StateEntry& entry : program.states())
     if (is_parameter(entry) && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
   r.weight_bytes = program.state_bytes({StateRole::kMaster});
-  r.compute_bytes = program.state_bytes({StateRole::kCompute, StateRole::kCodes, StateRole::kScaleInv});
+  r.compute_bytes =
+      program.state_bytes({StateRole::kCompute, StateRole::kCodes, StateRole::kScaleInv, StateRole::kMagnitudes,
+                           StateRole::kMagnitudeScales, StateRole::kMagnitudeOffsets});
   for (const StateEntry& entry : program.states()) {
     if (entry.update != Update::kNone) continue;
     const int64_t bytes = entry.type.bytes() * entry.slots;

@@ -35,12 +35,12 @@ Value answer_logps(Builder& b, Value losses, const char* side, int64_t pairs, in
   return b.scale(b.reduce(b.transpose(rows), "sum", "rows"), -1);
 }
 
-Graph reference_graph(const ModelSpec& model, int64_t pairs, int64_t length) {
+Graph reference_graph(const ModelSpec& model, int64_t pairs, int64_t length, int64_t nf4) {
   Graph graph(GraphRole::kEval);
   Builder b(graph);
   const Value losses = build_token_losses(b, model, pair_shape(pairs, length, false));
   for (const char* side : {"chosen", "rejected"}) b.output(side, answer_logps(b, losses, side, pairs, length));
-  return adapt(graph, {});  // all frozen
+  return adapt(graph, {.nf4 = nf4});  // all frozen
 }
 
 // A scale that decides by an earlier step's history is there in training alone.
@@ -87,6 +87,7 @@ PreferenceModel::PreferenceModel(const RunConfig& config)
         "dpo.reference {} has a vocabulary of {}, the model one of {}: want a model of the same tokenizer", reference_,
         weights->config().vocab_size, model_.vocab_size);
   reference_fingerprint_ = weights_fingerprint(*weights);
+  reference_nf4_ = nf4_of(config.adapter, reference_);
 }
 
 Graph PreferenceModel::loss(GraphRole role, int64_t) const {
@@ -164,7 +165,7 @@ std::vector<PairLogps> PreferenceModel::reference_of(const TokenSampler& sampler
     bar.emplace(ProgressOptions{.title = "reference", .unit = "pair", .total = in_order.samples_per_epoch()});
   return reference_logps(
       *open_weights(reference_), sequences_, length_, in_order.samples_per_epoch(),
-      [&](int64_t row) { return pair(in_order, row); }, options,
+      [&](int64_t row) { return pair(in_order, row); }, options, reference_nf4_,
       [&](int64_t done) {
         if (bar) bar->update(done);
       });
@@ -176,8 +177,9 @@ void PreferenceModel::prepare(const StepperOptions& options, const std::string& 
   const bool first = ranks == nullptr || ranks->rank() == 0;
   const int64_t rows = training_->dataset().rows(), others = validation_ ? validation_->dataset().rows() : 0;
   const std::string key = fmt::format(
-      "{} data {} {:08x} length {} recipe {}{}", reference_fingerprint_, rows, training_->dataset().checksum(), length_,
-      own.compile.recipe.name, validation_ ? fmt::format(" validation {:08x}", validation_->dataset().checksum()) : "");
+      "{}{} data {} {:08x} length {} recipe {}{}", reference_fingerprint_, reference_nf4_ > 0 ? " in nf4" : "", rows,
+      training_->dataset().checksum(), length_, own.compile.recipe.name,
+      validation_ ? fmt::format(" validation {:08x}", validation_->dataset().checksum()) : "");
   const std::string path = fmt::format("{}/reference_{:08x}.safetensors", out, crc32c(key.data(), std::ssize(key)));
   bool missing = true;
   if (path_exists(path)) {
@@ -215,14 +217,14 @@ void PreferenceModel::prepare(const StepperOptions& options, const std::string& 
 
 std::vector<PairLogps> reference_logps(const WeightSource& weights, int64_t pairs, int64_t length, int64_t count,
                                        const std::function<PreferencePair(int64_t)>& pair,
-                                       const StepperOptions& options,
+                                       const StepperOptions& options, int64_t nf4,
                                        const std::function<void(int64_t done)>& progress) {
   ModelConfig model = weights.config();
   model.dropout = 0;
   model.max_positions = std::max(model.max_positions, model.length_limit() > 0 ? 0 : length);
   Program program;
   program.name = "reference";
-  program.add_graph(reference_graph(model, pairs, length));
+  program.add_graph(reference_graph(model, pairs, length, nf4));
   // With a moment it is a program of training, whose products round as the run's do.
   program.add_state({.name = "none", .type = {DType::kF32, {1}}, .role = StateRole::kMoment});
   Stepper stepper(compile(std::move(program), options.compile), options);

@@ -43,15 +43,16 @@ class PreferenceModel : public LanguageModel {
 
   PreferenceSettings settings_;
   std::string reference_, reference_fingerprint_;
+  int64_t reference_nf4_ = 0;                                 // AdapterSpec::nf4 of the reference
   std::vector<PairLogps> training_logps_, validation_logps_;  // by row of the set
 };
 
 extern const WorkloadRow kPreferenceLearning;
 
-// Of a frozen model, batch by batch of `pairs` rows of `length`; all ranks call it together.
+// Of a frozen model (nf4: AdapterSpec's), batch by batch of `pairs` rows of `length`; all ranks call it together.
 std::vector<PairLogps> reference_logps(const WeightSource& weights, int64_t pairs, int64_t length, int64_t count,
                                        const std::function<PreferencePair(int64_t)>& pair,
-                                       const StepperOptions& options,
+                                       const StepperOptions& options, int64_t nf4 = 0,
                                        const std::function<void(int64_t done)>& progress = {});
 
 }  // namespace octet

@@ -383,7 +383,9 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
 }
 
 Recipe resolve_recipe(const RunConfig& c) {
-  Recipe recipe = parse_recipe(c.recipe);
+  // Weights in NF4 are multiplied in bf16, and what adapters add is too small for FP8 to be worth it.
+  const bool bf16 = c.adapter.base == "nf4" && parse_recipe(c.recipe).scaling != Scaling::kNone;
+  Recipe recipe = parse_recipe(bf16 ? "bf16" : c.recipe);
   recipe.amax_history_length = c.amax_history;
   recipe.history_max = c.amax_choice == "max";
   recipe.margin = c.margin;

@@ -176,6 +176,9 @@ void Run::build() {
   if (const std::string note = slow_recipe_note(options_.compile.recipe, target.device, has_bf16_tiles());
       !note.empty())
     log_info("{}", note);
+  if (options_.compile.recipe.name != config_.recipe)
+    log_info("adapter.base=nf4: products run in {}, not in precision.recipe={}", options_.compile.recipe.name,
+             config_.recipe);
   if (config_.dropout_masks == "library" && config_.dropout > 0)
     if (const std::string none = why_portable_masks(config_, options_); !none.empty())
       log_info("train.dropout_masks=library: attention uses portable masks instead of the library's: {}", none);

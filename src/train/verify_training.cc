@@ -13,6 +13,7 @@
 #include "train/preference.h"
 #include "train/stepper.h"
 #include "weights/adapter_folder.h"
+#include "weights/nf4_folder.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -55,6 +56,7 @@ Replayed open_replayed(const std::string& folder, const std::string& base) {
   Adapter adapter = read_adapter(folder, all.weights->config());
   all.adapter = adapter.spec;
   all.adapter.dropout = 0;
+  all.adapter.nf4 = nf4_group_of(all.base).value_or(0);  // the values are the same
   if (adapter.config.method == PeftMethod::kPTuning) {
     const bool lstm = adapter.config.encoder == "LSTM";
     check(!lstm || adapter.config.encoder_dropout == 0, ErrorCode::kUnsupported,
@@ -251,7 +253,7 @@ FixedBatches read_preference_batch(const Replayed& replayed, const nlohmann::jso
   const auto base = replayed.is_adapter ? open_weights(replayed.base) : nullptr;
   const std::vector<PairLogps> logps = reference_logps(
       base ? *base : *replayed.weights, fixed.sequences, fixed.length, fixed.sequences,
-      [&](int64_t i) { return pairs[static_cast<size_t>(i)]; }, options);
+      [&](int64_t i) { return pairs[static_cast<size_t>(i)]; }, options, replayed.adapter.nf4);
   const auto expected = json.contains("reference_logps")
                             ? json_get<std::vector<std::array<double, 2>>>(json, "reference_logps", path)
                             : std::vector<std::array<double, 2>>();

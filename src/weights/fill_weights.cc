@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "exec/logical_states.h"
+#include "weights/fill_nf4.h"
 #include "weights/weights.h"
 
 namespace octet {
@@ -163,6 +164,7 @@ float integer_scale(DType dtype) { return dtype == DType::kI8 ? 1000 : dtype == 
 
 // Every element of a norm's weight, a bias or scales.
 double vector_value(const Program& program, const LogicalState& tensor) {
+  if (tensor.role == StateRole::kMagnitudeOffsets) return 0.06;  // of values of deviation 0.02, about
   if (tensor.role == StateRole::kScaleInv)
     return 1 / integer_scale(find_logical_state(program, tensor.param, StateRole::kCodes).type.dtype);
   const Node* leaf = find_leaf(program, tensor.state);
@@ -192,6 +194,10 @@ void load_weights(const WeightSource& source, Executor& executor, const BytesLoa
     fill_quantized(executor, param, source.view(param.param, param.codes.type.shape));
     if (loaded) loaded(param.codes.type.bytes());
   }
+  for (const Nf4Param& param : nf4_params(executor.program())) {
+    fill_nf4(executor, param, source.view(param.param, param.codes.type.shape));
+    if (loaded) loaded(param.codes.type.bytes());
+  }
   finish_filling(executor);
 }
 
@@ -210,6 +216,11 @@ void initialize_weights(Executor& executor, uint64_t seed) {
   }
   for (const QuantizedParam& param : quantized_params(executor.program()))
     write_quantized(executor, param, initial_values(*param.leaf, param.codes.type.shape.elements(), seed, ++stream));
+  for (const Nf4Param& param : nf4_params(executor.program())) {
+    const Shape& shape = param.codes.type.shape;
+    const std::vector<float> values = initial_values(*param.leaf, shape.elements(), seed, ++stream);
+    fill_nf4(executor, param, view_of(DType::kF32, values.data(), shape[0], shape[1], param.param));
+  }
   finish_filling(executor);
 }
 
@@ -234,7 +245,7 @@ void fill_random_weights(Executor& executor, uint64_t seed) {
   for (float& value : normal) value = static_cast<float>(0.02 * rng.normal());
   std::map<std::pair<DType, std::string>, std::vector<std::byte>> pools;  // by type and order of codes
   for (const LogicalState& tensor : logical_states(executor.program())) {
-    const bool scales = tensor.role == StateRole::kScaleInv;
+    const bool scales = tensor.role == StateRole::kScaleInv || is_of_nf4(tensor.role);
     if (tensor.role != StateRole::kMaster && tensor.role != StateRole::kCodes && !scales) continue;
     if (executor.program().find_state(tensor.state)->slots == 0) continue;  // another stage's
     const DType dtype = tensor.type.dtype;

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "ir/nf4.h"
 #include "weights/config_field.h"
 
 namespace octet {
 namespace {
 
+constexpr int64_t kMaxConfigBytes = 1 << 24;
 constexpr std::string_view kStates[] = {".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"};
 
 int64_t size_of(const nlohmann::json& state, const char* key, const std::string& where) {
@@ -27,6 +30,22 @@ void FourBitCodes::read(int64_t first, int64_t count, float* to) const {
       *to++ = map[at % 2 == 0 ? byte >> 4 : byte & 15] * scale;
     }
   }
+}
+
+bool FourBitCodes::is_nf4() const {
+  return std::ranges::equal(std::span(map, 16), kNf4Values) &&
+         (absmax != nullptr || std::ranges::equal(std::span(nested_map, 256), nf4_magnitude_values()));
+}
+
+std::optional<int64_t> nf4_group_of(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!path_exists(path)) return std::nullopt;
+  const std::string text = read_file(path, kMaxConfigBytes);
+  if (!is_four_bit(text, path)) return std::nullopt;
+  const nlohmann::json json = parse_json(text, path);
+  const ConfigField config = quantization_field(json, path);
+  if (config["bnb_4bit_quant_type"].text() != "nf4") return 0;
+  return config["bnb_4bit_use_double_quant"].json == true ? kNf4Nested : 1;
 }
 
 bool is_four_bit(const std::string& json_text, const std::string& where) {
@@ -97,7 +116,7 @@ FourBitTensors::Linear FourBitTensors::read_linear(const std::string& name, cons
 ParamView FourBitTensors::view(const std::vector<std::pair<CheckpointTensor, size_t>>& places,
                                const std::string& name) const {
   struct Run {  // rows of the parameter that lie one after the other in a tensor
-    FourBitCodes codes;
+    const FourBitCodes* codes = nullptr;
     int64_t begin = 0, rows = 0, at = 0;
   };
   std::vector<Run> runs;
@@ -105,19 +124,25 @@ ParamView FourBitTensors::view(const std::vector<std::pair<CheckpointTensor, siz
   for (const auto& [tensor, i] : places) {
     const Linear& linear = linears_.at(tensor.name);
     cols = linear.cols;
-    for_each_piece(tensor, linear.rows * cols, i, [&, &codes = linear.codes](int64_t at, int64_t, int64_t count) {
+    for_each_piece(tensor, linear.rows * cols, i, [&, codes = &linear.codes](int64_t at, int64_t, int64_t count) {
       runs.push_back({codes, rows, count / cols, at / cols});
       rows += count / cols;
     });
   }
   ParamView view = view_of(DType::kF32, nullptr, rows, cols, name);
-  view.computed = std::make_shared<const RowFunction>([runs, cols](int64_t first, int64_t count, float* to) {
-    auto run = std::ranges::upper_bound(runs, first, {}, &Run::begin) - 1;
+  const auto shared = std::make_shared<const std::vector<Run>>(std::move(runs));
+  const auto run_of = [shared](int64_t row) { return std::ranges::upper_bound(*shared, row, {}, &Run::begin) - 1; };
+  view.computed = std::make_shared<const RowFunction>([run_of, cols](int64_t first, int64_t count, float* to) {
+    auto run = run_of(first);
     for (int64_t row = first; row < first + count; ++run) {
       const int64_t length = std::min(run->begin + run->rows, first + count) - row;
-      run->codes.read((run->at + row - run->begin) * cols, length * cols, to + (row - first) * cols);
+      run->codes->read((run->at + row - run->begin) * cols, length * cols, to + (row - first) * cols);
       row += length;
     }
+  });
+  view.four_bit = std::make_shared<const std::function<FourBitRow(int64_t)>>([run_of, cols](int64_t row) {
+    const auto run = run_of(row);
+    return FourBitRow{run->codes, (run->at + row - run->begin) * cols};
   });
   return view;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@ struct FourBitCodes {
   float nested_offset = 0;
   int64_t block = 64, nested_block = 256;
 
+  bool is_nf4() const;  // with bitsandbytes' tables, of codes and of magnitudes
   float factor(int64_t of_block) const {
     if (absmax != nullptr) return absmax[of_block];
     return nested_map[nested_codes[of_block]] * nested_absmax[of_block / nested_block] + nested_offset;
@@ -34,6 +36,10 @@ struct FourBitCodes {
 
 // Whether config.json says that the folder is one. Throws kUnsupported naming the field whose value is not run.
 bool is_four_bit(const std::string& json_text, const std::string& where);
+
+// How many magnitudes share a scale in a folder in nf4: 256, or 1 where it has them in float32; 0 of one in fp4; none
+// of a folder that is not in 4 bits.
+std::optional<int64_t> nf4_group_of(const std::string& folder);
 
 class FourBitTensors {
  public:

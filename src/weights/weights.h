@@ -33,6 +33,12 @@ enum class Packing : uint8_t {
 // Rows [first, first + count) of a parameter as float32 [count, cols].
 using RowFunction = std::function<void(int64_t first, int64_t count, float* to)>;
 
+struct FourBitCodes;  // weights/nf4_folder.h
+struct FourBitRow {
+  const FourBitCodes* codes = nullptr;
+  int64_t first = 0;  // its first value among those of the codes
+};
+
 // A parameter where it lies in its source: a mapped file's tensor, some of its rows (q, k and v in one tensor), its
 // columns (GPT-2's linears are stored [in, out]). Values are read by rows and converted on the way; no copy of a whole
 // tensor is made. Functions of views are serial unless they say otherwise: callers split the rows.
@@ -56,6 +62,8 @@ struct ParamView {
   Packing packing = Packing::kNone;
   int64_t first_row = 0, packed_rows = 0;
   std::shared_ptr<const RowFunction> computed = nullptr;  // in place of `data`: what an adapter is merged into
+  // Beside `computed`: where the codes of a row lie that it is made of.
+  std::shared_ptr<const std::function<FourBitRow(int64_t row)>> four_bit = nullptr;
 
   int64_t elements() const { return rows * cols; }
   // Those of a row, or null: in order.
