@@ -15,6 +15,7 @@
 #include "exec/rank_devices.h"
 #include "exec/timeline.h"
 #include "numbers.h"
+#include "train/adapter_settings.h"
 #include "train/auto_precision.h"
 #include "train/language_model.h"
 #include "train/stepper.h"
@@ -31,7 +32,8 @@ struct Options {
   int threads = 0;
   bool profile = false, verbose = false;
   int32_t tensor = 1, data = 1, context = 1, pipeline = 1, chunks = 1;
-  std::string shard = "none";
+  std::string shard = "none", base = "recipe";
+  int64_t adapter_rank = 0;
   bool sequence = false, no_overlap = false, no_peer_memory = false;
 
   Parallel parallel() const {
@@ -54,10 +56,13 @@ struct Work {
   ModelConfig model;
   Recipe recipe;
   Target target;
+  AdapterSpec adapter;
   std::vector<Batch> batches;  // the same tokens every step: the loss must fall, which shows that the step trains
   std::vector<std::unique_ptr<DeviceTimeline>> timelines;  // by rank
 
-  LanguageModel workload(const Options& options) const { return {model, options.batch, options.length}; }
+  LanguageModel workload(const Options& options) const {
+    return {model, options.batch, options.length, false, adapter};
+  }
   StepperOptions stepper(const Options& options) const {
     return {.optimizer = {.lr = 1e-4},
             .compile = {.target = target,
@@ -170,6 +175,13 @@ StepReport measure_step(const Options& options) {
     model.heads = std::max<int64_t>(options.hidden / kHead, 1);
     model.kv_heads = model.head_dim = model.intermediate = 0;
   }
+  check(options.adapter_rank > 0 || options.base == "recipe", ErrorCode::kInvalidArgument,
+        "--base {} is of a frozen model: give --adapter-rank", options.base);
+  if (options.adapter_rank > 0) {
+    const AdapterSettings adapter{.method = "lora", .rank = options.adapter_rank, .base = options.base};
+    work.adapter = adapter_spec(adapter, model);
+    work.adapter.nf4 = nf4_of(adapter, "");
+  }
   work.recipe.keep_transposes = options.transposes == "cached";
   work.target = target_of(resolve_device(options.device));
   work.batches = random_batches(options.micro_batches, options.batch, options.length, model.vocab_size);
@@ -197,7 +209,8 @@ StepReport measure_step(const Options& options) {
   one.compile.parallel = {};
   const Plan whole = compile_training(work.workload(options), one);
   for (const LogicalState& tensor : logical_states(whole.program))
-    if (tensor.role == StateRole::kMaster) report.parameters += tensor.type.shape.elements();
+    if (tensor.role == StateRole::kMaster || (tensor.role == StateRole::kCodes && tensor.update == Update::kNone))
+      report.parameters += tensor.type.shape.elements();
   report.flops = model_flops(*whole.program.find_graph(GraphRole::kTrain)) * static_cast<double>(options.micro_batches);
   report.gemm = measure_gemm(work.target, gemm_precision(work.recipe), options.gemm, options.gemm, options.gemm, 10);
   return report;
@@ -218,6 +231,12 @@ void add_train_step_command(CLI::App& app) {
   command->add_option("--recipe", options->recipe)->capture_default_str();
   command->add_option("--device", options->device, "auto | cpu | cuda")->capture_default_str();
   command->add_option("--recompute", options->recompute, "auto | none | light | selective | full")
+      ->capture_default_str();
+  command->add_option("--adapter-rank", options->adapter_rank, "train LoRA of this rank, of all linears; 0: the model")
+      ->check(not_negative())
+      ->capture_default_str();
+  command->add_option("--base", options->base, "of --adapter-rank, how the frozen linears are held")
+      ->check(CLI::IsMember({"recipe", "nf4"}))
       ->capture_default_str();
   command->add_option("--transposes", options->transposes, "transposed FP8 weights: cached | on-demand")
       ->check(CLI::IsMember({"cached", "on-demand"}))
