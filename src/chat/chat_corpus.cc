@@ -67,6 +67,7 @@ bool ChatCorpus::fit(ChatTokens& tokens, ChatCounts& counts) const {
       values.erase(begin, begin + over);
     };
     cut(tokens.ids), cut(tokens.mask);
+    if (!tokens.weights.empty()) cut(tokens.weights);
   }
   if (!tokens.has_targets()) return ++counts.without_answer, false;
   return true;
@@ -136,11 +137,12 @@ void ChatCorpus::encode(const PrepareOptions& options, const CorpusBatch& batch,
     ++counts.conversations;
     counts.targets += std::count(tokens.mask.begin() + 1, tokens.mask.end(), 1);
     out.counts.bytes += static_cast<int64_t>(line.size());
+    const auto weight = [&](size_t i) { return tokens.weights.empty() ? 1.0f : tokens.weights[i]; };
     for (size_t begin = 0, end = 0; begin < tokens.ids.size(); begin = end) {
-      while (end < tokens.ids.size() && tokens.mask[end] == tokens.mask[begin]) ++end;
+      while (end < tokens.ids.size() && tokens.mask[end] == tokens.mask[begin] && weight(end) == weight(begin)) ++end;
       const bool last = end == tokens.ids.size();
-      out.pieces.push_back(
-          {out.ids.size() + end, last ? static_cast<int64_t>(line.size()) : 0, last, tokens.mask[begin] != 0});
+      out.pieces.push_back({out.ids.size() + end, last ? static_cast<int64_t>(line.size()) : 0, last,
+                            tokens.mask[begin] != 0, weight(begin)});
     }
     out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());
   });
@@ -171,7 +173,9 @@ std::string ChatCorpus::line_of(std::string_view json) const {
                          pair.rejected);
     }
     const ChatTokens tokens = encoder_->encode(record);
-    return fmt::format("{{\"ids\": {}, \"mask\": {}}}\n", tokens.ids, tokens.mask);
+    const std::string weights =
+        tokens.weights.empty() ? "" : fmt::format(", \"weights\": [{}]", fmt::join(tokens.weights, ", "));
+    return fmt::format("{{\"ids\": {}, \"mask\": {}{}}}\n", tokens.ids, tokens.mask, weights);
   } catch (const Error& error) {
     return fmt::format("{{\"error\": {}}}\n", json_quote(error.message()));
   }

@@ -1,6 +1,7 @@
 #include "chat/chat_data.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 
@@ -40,17 +41,31 @@ RenderedPrompt ChatEncoder::render(const ChatRecord& record, Json messages, bool
   }
 }
 
-std::vector<TextRange> ChatEncoder::find_answers(const ChatRecord& record, const RenderedPrompt& whole) const {
+std::vector<ChatEncoder::Answer> ChatEncoder::find_answers(const ChatRecord& record,
+                                                           const RenderedPrompt& whole) const {
+  std::vector<float> weights;  // of messages of the assistant
+  for (size_t i = 0; i < record.messages.size(); ++i)
+    if (record.messages[i]["role"] == "assistant") weights.push_back(record.weights.empty() ? 1 : record.weights[i]);
+  std::vector<Answer> answers;
   if (template_.marks_answers()) {
     check(!whole.answers_elsewhere, ErrorCode::kInvalidArgument,
           "{}: a {{% generation %}} block within a macro, set, call or filter block does not tell where the answer "
           "stands: put it where the text is written",
           where_);
-    return whole.answers;
+    const bool each = whole.answers.size() == weights.size();
+    check(
+        each || std::ranges::adjacent_find(weights, std::not_equal_to()) == weights.end(), ErrorCode::kInvalidArgument,
+        "{} marks {} answers of {} messages of the assistant, so that the weights of messages have no place: give one "
+        "weight for the whole record",
+        where_, whole.answers.size(), weights.size());
+    for (const TextRange& text : whole.answers)
+      answers.push_back({text, weights.empty() ? 1 : weights[each ? answers.size() : 0]});
+    return answers;
   }
-  std::vector<TextRange> answers;
+  size_t answer = 0;
   for (size_t i = 0; i < record.messages.size(); ++i) {
     if (record.messages[i]["role"] != "assistant") continue;
+    const float weight = weights[answer++];
     const auto first = record.messages.begin(), at = first + static_cast<ptrdiff_t>(i);
     const std::string before = render(record, Json(std::vector<Json>(first, at)), /*ask=*/true).text;
     const std::string with = render(record, Json(std::vector<Json>(first, at + 1)), /*ask=*/false).text;
@@ -59,7 +74,7 @@ std::vector<TextRange> ChatEncoder::find_answers(const ChatRecord& record, const
           "put {{% generation %}} and {{% endgeneration %}} around answers in a copy of the template, or split the "
           "conversation",
           where_, i);
-    if (with.size() > before.size()) answers.push_back({before.size(), with.size()});
+    if (with.size() > before.size()) answers.push_back({{before.size(), with.size()}, weight});
   }
   return answers;
 }
@@ -94,7 +109,7 @@ std::vector<size_t> ChatEncoder::token_begins(const RenderedPrompt& prompt, cons
 ChatTokens ChatEncoder::encode(const ChatRecord& record) const {
   check(!record.is_pair(), ErrorCode::kInvalidArgument, "the record is a pair (prompt, chosen, rejected)");
   const RenderedPrompt prompt = render(record, record.messages, /*ask=*/false);
-  const std::vector<TextRange> answers = find_answers(record, prompt);
+  const std::vector<Answer> answers = find_answers(record, prompt);
   ChatTokens out{.ids = encode_text(prompt.text, prompt), .mask = {}};
   const std::vector<size_t> begins = token_begins(prompt, out.ids);
   out.mask.resize(out.ids.size());
@@ -105,12 +120,16 @@ ChatTokens ChatEncoder::encode(const ChatRecord& record) const {
     const std::vector<int32_t> part = encode_text(std::string_view(prompt.text).substr(0, place), prompt);
     return std::ranges::mismatch(part, out.ids).in1 - part.begin();
   };
-  for (const TextRange& answer : answers) {
+  const bool weighed = std::ranges::any_of(answers, [](const Answer& answer) { return answer.weight != 1; });
+  if (weighed) out.weights.resize(out.ids.size(), 1);
+  for (const auto& [answer, weight] : answers) {
     const auto first = token_at(answer.begin);
     // As transformers has it, a token across the beginning of a marked answer belongs to it.
     const bool across = template_.marks_answers() && first > 0 && std::ssize(begins) > first &&
                         begins[static_cast<size_t>(first)] > answer.begin;
-    std::fill(out.mask.begin() + first - (across ? 1 : 0), out.mask.begin() + token_at(answer.end), 1);
+    const auto begin = first - (across ? 1 : 0), end = token_at(answer.end);
+    std::fill(out.mask.begin() + begin, out.mask.begin() + end, weight > 0 ? 1 : 0);
+    if (weighed && weight > 0) std::fill(out.weights.begin() + begin, out.weights.begin() + end, weight);
   }
   return out;
 }

@@ -16,6 +16,7 @@ namespace octet {
 // One conversation; or a pair, where `chosen` and `rejected` are two ways to go on after `messages`.
 struct ChatRecord {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  std::vector<float> weights = {};                                     // of messages, as targets; empty: all 1
   nlohmann::ordered_json chosen = {}, rejected = {};                   // lists of messages; null: no pair
   nlohmann::ordered_json tools = {};                                   // null: none
   nlohmann::ordered_json settings = nlohmann::ordered_json::object();  // other variables of the template
@@ -24,13 +25,15 @@ struct ChatRecord {
 
 // Of {messages}, {conversations} (from, value), {instruction, input, output}, {prompt, completion}, {input, output} or
 // {prompt, chosen, rejected} (without a prompt: what both begin with), each with tools, chat_template_kwargs or, where
-// no messages are given, system beside it; prompts and completions are texts or lists of messages. Throws
-// kInvalidArgument or kCorrupt, without a place.
+// no messages are given, system beside it; a message of the assistant may have a weight, which is taken out of it, and
+// so may a record, by which those of its messages are multiplied; prompts and completions are texts or lists of
+// messages. Throws kInvalidArgument or kCorrupt, without a place.
 ChatRecord read_chat_record(std::string_view json);
 
 struct ChatTokens {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> mask;  // 1: of an answer
+  std::vector<uint8_t> mask;        // 1: of an answer
+  std::vector<float> weights = {};  // of each; empty: 1
   // Whether training learns from it: the first token is no target.
   bool has_targets() const;
 };
@@ -58,7 +61,11 @@ class ChatEncoder {
 
  private:
   RenderedPrompt render(const ChatRecord& record, nlohmann::ordered_json messages, bool ask) const;
-  std::vector<TextRange> find_answers(const ChatRecord& record, const RenderedPrompt& whole) const;
+  struct Answer {
+    TextRange text;
+    float weight = 1;
+  };
+  std::vector<Answer> find_answers(const ChatRecord& record, const RenderedPrompt& whole) const;
   std::vector<int32_t> encode_text(std::string_view text, const RenderedPrompt& prompt) const;
   std::vector<size_t> token_begins(const RenderedPrompt& prompt, const std::vector<int32_t>& ids) const;
 

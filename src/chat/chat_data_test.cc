@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "base/file.h"
 #include "base/testing/test_data.h"
@@ -107,6 +108,51 @@ TEST(ChatData, AnswersWithoutMarksAreWhatAMessageAdds) {
             "<|user|>q<|end|>\n<|assistant|>[a<|end|>\n]<|user|>r<|end|>\n<|assistant|>[<|end|>\n]");
   EXPECT_EQ(marked(kMarked, two),
             "<|user|>q<|end|>\n<|assistant|>[a<|end|>]\n<|user|>r<|end|>\n<|assistant|>[<|end|>]\n");
+}
+
+// Of a message, of the record, of both; 0 is no target. The template sees none.
+TEST(ChatData, AnswersHaveWeights) {
+  const auto tokenizer = bytes_and_roles();
+  const auto weights = [&](const std::string& source, const std::string& first, const std::string& second,
+                           const std::string& whole) {
+    const std::string record =
+        R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a")" + first +
+        R"(}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b")" + second + "}]" + whole + "}";
+    const ChatTokens tokens = ChatEncoder(*tokenizer, source, "t", {}, 0).encode(read_chat_record(record));
+    std::vector<float> of_targets;
+    for (size_t i = 0; i < tokens.ids.size(); ++i)
+      if (tokens.mask[i] != 0) of_targets.push_back(tokens.weights.empty() ? -1 : tokens.weights[i]);
+    return of_targets;
+  };
+  using List = std::vector<float>;
+  EXPECT_EQ(weights(kMarked, "", "", ""), (List{-1, -1, -1, -1}));
+  EXPECT_EQ(weights(kMarked, R"(, "weight": 0.5)", "", ""), (List{0.5, 0.5, 1, 1}));
+  EXPECT_EQ(weights(kMarked, R"(, "weight": 0)", R"(, "weight": 2)", R"(, "weight": 0.25)"), (List{0.5, 0.5}));
+  EXPECT_EQ(weights(kUnmarked, R"(, "weight": 3)", "", R"(, "weight": 2)"), (List{6, 6, 6, 2, 2, 2}));
+  const std::string keys = "{% for m in messages %}{% generation %}{{ m | length }}{% endgeneration %}{% endfor %}";
+  const ChatTokens seen = ChatEncoder(*tokenizer, keys, "t", {}, 0)
+                              .encode(read_chat_record(R"({"input": "q", "output": "a", "weight": 3})"));
+  EXPECT_EQ(tokenizer->decode(seen.ids), "22");
+  EXPECT_EQ(seen.weights, (List{3, 3}));
+}
+
+TEST(ChatData, WeightsWithoutAPlaceAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"input": "q", "output": "a", "weight": -1})", "weight is -1: want a number from 0 to 1e6"},
+      {R"({"input": "q", "output": "a", "weight": "x"})", "weight is \"x\""},
+      {R"({"messages": [{"role": "user", "content": "q", "weight": 1}]})", "messages[0] has a weight, and no target"},
+      {R"({"messages": [{"role": "assistant", "content": "q", "weight": null}]})", "messages[0].weight is null"},
+      {R"({"prompt": "q", "chosen": "a", "rejected": "b", "weight": 2})", "a pair of answers has a weight"}};
+  for (const auto& [record, wanted] : cases) {
+    const std::string error = error_of([&, record = record] { read_chat_record(record); });
+    EXPECT_NE(error.find(wanted), std::string::npos) << record << ": " << error;
+  }
+  const auto tokenizer = bytes_and_roles();
+  const ChatEncoder all(*tokenizer, "{% generation %}{{ messages | length }}{% endgeneration %}", "t", {}, 0);
+  const char* record = R"({"messages": [{"role": "assistant", "content": "a", "weight": 2},
+                                        {"role": "assistant", "content": "b"}]})";
+  EXPECT_NE(error_of([&] { all.encode(read_chat_record(record)); }).find("t marks 1 answers of 2 messages"),
+            std::string::npos);
 }
 
 // Where a normaliser rewrites text, tokens do not spell it: é is composed.
@@ -279,6 +325,24 @@ TEST_F(ChatCorpusTest, LongConversationsAreCutOrDropped) {
   EXPECT_EQ(counts_.conversations, 1);
   options_.too_long = ChatCorpusOptions::Long::kCutRight, options_.sequence_length = 5;
   EXPECT_NE(error_of([&] { prepare(lines); }).find("no conversation to learn from"), std::string::npos);
+}
+
+TEST_F(ChatCorpusTest, WeightsLieBesideTheTokens) {
+  options_.sequence_length = 20;
+  prepare(R"({"input": "q", "output": "aa", "weight": 0.5})"
+          "\n" +
+          record_of(2));
+  const auto data = open_prepared_set(set(), 260);
+  ASSERT_TRUE(data->has_weights());
+  TokenSample sample;
+  TokenSampler(data, {.length = 20, .order = SampleOrder::kSequential}).get(0, sample);
+  ASSERT_EQ(sample.weights.size(), sample.tokens.size());
+  std::multiset<float> weights;
+  for (size_t i = 0; i < sample.tokens.size(); ++i)
+    if (sample.counts[i] != 0) weights.insert(sample.weights[i]);
+  EXPECT_EQ(weights, (std::multiset<float>{0.5, 0.5, 0.5, 1, 1, 1}));
+  prepare(record_of(2));
+  EXPECT_FALSE(path_exists(set() + ".weights")) << "those of the earlier set were left";
 }
 
 // Prompts of 5 tokens, <|user|>q<|end|>\n<|assistant|>; answers of A letters have A + 2.

@@ -42,7 +42,9 @@ Json from_share_gpt(const Json& turns) {
     if (!one.is_object() || !one.contains("from") || !one["from"].is_string()) continue;
     const auto& from = one["from"].get_ref<const std::string&>();
     const std::string role = from == "human" ? "user" : from == "gpt" ? "assistant" : from;
-    one = Json{{"role", role}, {"content", one.value("value", Json())}};
+    Json message{{"role", role}, {"content", one.value("value", Json())}};
+    if (one.contains("weight")) message["weight"] = one["weight"];
+    one = std::move(message);
   }
   return messages;
 }
@@ -101,6 +103,36 @@ void read_parts(const Json& record, ChatRecord& out) {
   }
 }
 
+// The weight of an object, taken out of it.
+float take_weight(Json& from, const std::string& where) {
+  const auto found = from.find("weight");
+  if (found == from.end()) return 1;
+  const double weight = found->is_number() ? found->get<double>() : -1;
+  if (!(weight >= 0 && weight <= 1e6)) refuse("{}weight is {}: want a number from 0 to 1e6", where, found->dump());
+  from.erase("weight");
+  return static_cast<float>(weight);
+}
+
+// Of messages and of the whole record.
+void read_weights(const Json& record, ChatRecord& out) {
+  Json rest = record.contains("weight") ? Json{{"weight", record["weight"]}} : Json::object();
+  const float whole = take_weight(rest, "");
+  std::vector<float> weights;
+  bool any = whole != 1;
+  for (size_t i = 0; i < out.messages.size(); ++i) {
+    Json& message = out.messages[i];
+    const bool answers = message["role"] == "assistant", given = message.contains("weight");
+    if (given && !answers) refuse("messages[{}] has a weight, and no target: weights are for the assistant's", i);
+    any |= given;
+    weights.push_back(whole * take_weight(message, fmt::format("messages[{}].", i)));
+  }
+  if (any && out.is_pair()) refuse("a pair of answers has a weight: pairs are learnt without");
+  for (const Json* side : {&out.chosen, &out.rejected})
+    for (const Json& message : *side)
+      if (message.contains("weight")) refuse("a pair of answers has a weight: pairs are learnt without");
+  if (any) out.weights = std::move(weights);
+}
+
 }  // namespace
 
 ChatRecord read_chat_record(std::string_view json) {
@@ -118,6 +150,7 @@ ChatRecord read_chat_record(std::string_view json) {
     read_parts(record, out);
   }
   check_messages(out.messages, record.contains("conversations") ? "conversations" : "messages");
+  read_weights(record, out);
   out.tools = record.value("tools", Json());
   if (!out.tools.is_null() && !out.tools.is_array()) refuse("tools is a {}: want a list", out.tools.type_name());
   if (out.tools.is_array() && out.tools.empty()) out.tools = nullptr;

@@ -138,7 +138,7 @@ struct ScratchSets {
   ~ScratchSets() {
     std::error_code ignored;
     for (const std::string& prefix : prefixes)
-      for (const char* extension : {".bin", ".idx", ".mask"}) fs::remove(prefix + extension, ignored);
+      for (const char* extension : {".bin", ".idx", ".mask", ".weights"}) fs::remove(prefix + extension, ignored);
   }
 };
 
@@ -180,7 +180,7 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   const std::string record_path = options.output + ".json";
   std::error_code ignored;
   for (const CorpusFile& file : reader.files())
-    for (const char* written : {".json", ".bin", ".idx", ".mask"})
+    for (const char* written : {".json", ".bin", ".idx", ".mask", ".weights"})
       check(!fs::equivalent(file.path, options.output + written, ignored), ErrorCode::kInvalidArgument,
             "--out {} would overwrite {}, which is an input: choose another PREFIX", options.output, file.path);
   make_folders(parent_folder(options.output));
@@ -202,12 +202,14 @@ PrepareResult prepare_corpus(const Tokenizer& tokenizer, const PrepareOptions& o
   size_t part = dealer.next();
 
   std::vector<uint8_t> zeros;  // the mask of a prompt
+  std::vector<float> weights;
   const auto sink = [&](const EncodedBatch& encoded) {
     size_t at = 0;
     for (const EncodedBatch::Piece& piece : encoded.pieces) {
       if (!piece.counts) zeros.resize(std::max(zeros.size(), piece.end - at));
+      weights.assign(piece.weight == 1 ? 0 : piece.end - at, piece.weight);
       writers[part]->append(std::span(encoded.ids).subspan(at, piece.end - at),
-                            std::span(zeros).first(piece.counts ? 0 : piece.end - at));
+                            std::span(zeros).first(piece.counts ? 0 : piece.end - at), weights);
       if (!piece.counts) result.prompt_tokens += static_cast<int64_t>(piece.end - at);
       bytes[part] += piece.bytes;
       at = piece.end;

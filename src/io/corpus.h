@@ -152,6 +152,7 @@ struct EncodedBatch {
     int64_t bytes = 0;
     bool ends_document = true;
     bool counts = true;  // its tokens are targets
+    float weight = 1;    // of each of them
   };
   std::vector<int32_t> ids;
   std::vector<Piece> pieces;

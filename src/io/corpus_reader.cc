@@ -185,7 +185,9 @@ bool is_own_output(const fs::path& path) {
   }
   if (name == "tokenizer.json" || name == "tokenizer_config.json" || name == "characters.json") return true;
   if (name == "report.json" && fs::is_directory(path.parent_path() / "dropped", error)) return true;
-  if (extension != ".json" && extension != ".bin" && extension != ".idx" && extension != ".mask") return false;
+  if (extension != ".json" && extension != ".bin" && extension != ".idx" && extension != ".mask" &&
+      extension != ".weights")
+    return false;
   prefix.resize(prefix.size() - extension.size());
   for (const std::string_view split : {"", "_train", "_val", "_test"})
     if (prefix.ends_with(split) &&

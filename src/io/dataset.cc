@@ -2,6 +2,7 @@
 #include "io/dataset.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -124,6 +125,12 @@ std::shared_ptr<const TokenDataset> TokenDataset::open(const std::string& prefix
           "{} has {} bytes for {} tokens: it belongs to another set or is truncated", mask, set->mask_->size(),
           set->index_.tokens);
   }
+  if (const std::string weights = set->prefix_ + ".weights"; path_exists(weights)) {
+    set->weights_.emplace(weights);
+    check(set->weights_->size() == 4 * set->index_.tokens, ErrorCode::kCorrupt,
+          "{} has {} bytes for {} tokens (want 4 for each): it belongs to another set or is truncated", weights,
+          set->weights_->size(), set->index_.tokens);
+  }
   set->vocab_size_ = vocab_size;
   set->begin_id_ = begin_id;
   set->row_length_ = row_length;
@@ -174,6 +181,18 @@ void TokenDataset::read_counts(int64_t first, std::span<uint8_t> out) const {
   }
 }
 
+void TokenDataset::read_weights(int64_t first, std::span<float> out) const {
+  check_range(first, out.size());
+  if (!has_weights()) {
+    std::ranges::fill(out, 1.0f);
+    return;
+  }
+  if (!out.empty()) std::memcpy(out.data(), weights_->bytes().data() + first * 4, out.size_bytes());
+  const auto bad = std::ranges::find_if(out, [](float weight) { return !(weight >= 0 && std::isfinite(weight)); });
+  check(bad == out.end(), ErrorCode::kCorrupt, "{}: the weight of token {} is {} (want 0 or more)", weights_->path(),
+        first + (bad - out.begin()), bad == out.end() ? 0 : *bad);
+}
+
 void TokenDataset::copy(int64_t first, std::span<int32_t> out) const {
   with_token_type(type(), [&](auto token) {
     using T = decltype(token);
@@ -200,6 +219,12 @@ uint32_t TokenDataset::checksum() const {
     counts.resize(static_cast<size_t>(count));
     read_counts(first, counts);
     crc = crc32c(counts.data(), count, crc);
+  });
+  std::vector<float> weights;
+  for_spread(has_weights() ? tokens() : 0, kBlock, kBlocks, [&](int64_t first, int64_t count) {
+    weights.resize(static_cast<size_t>(count));
+    read_weights(first, weights);
+    crc = crc32c(weights.data(), count * 4, crc);
   });
   for_spread(documents(), kBlock, kBlocks, [&](int64_t first, int64_t count) {
     for (int64_t document = first; document < first + count; ++document) {
@@ -229,8 +254,24 @@ void DatasetWriter::append_counts(size_t ids, std::span<const uint8_t> counts) {
   counts.empty() ? append_ones(static_cast<int64_t>(ids)) : mask_->write(counts.data(), std::ssize(counts));
 }
 
-void DatasetWriter::append(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
+void DatasetWriter::append_weights(size_t ids, std::span<const float> weights) {
+  if (weights_ == nullptr && std::ranges::count(weights, 1.0f) == std::ssize(weights)) return;
+  const auto append_ones = [&](int64_t count) {
+    const std::vector<float> ones(static_cast<size_t>(std::min<int64_t>(count, 1 << 18)), 1.0f);
+    for (; count > 0; count -= std::ssize(ones))
+      weights_->write(ones.data(), 4 * std::min<int64_t>(count, std::ssize(ones)));
+  };
+  if (weights_ == nullptr) {
+    weights_ = std::make_unique<FileWriter>(prefix_ + ".weights");
+    append_ones(tokens_);
+  }
+  weights.empty() ? append_ones(static_cast<int64_t>(ids)) : weights_->write(weights.data(), 4 * std::ssize(weights));
+}
+
+void DatasetWriter::append(std::span<const int32_t> ids, std::span<const uint8_t> counts,
+                           std::span<const float> weights) {
   append_counts(ids.size(), counts);
+  append_weights(ids.size(), weights);
   if (type_ == TokenType::kI32) {
     bin_.write(ids.data(), std::ssize(ids) * 4);
   } else {
@@ -295,8 +336,10 @@ void DatasetWriter::commit() {
     put(int64_t{0});
     for (const int64_t end : row_ends_) put(end);
   }
-  remove_path(prefix_ + ".mask");
-  if (mask_ != nullptr) mask_->commit();
+  for (const auto& [file, end] : {std::pair(&mask_, ".mask"), {&weights_, ".weights"}}) {
+    remove_path(prefix_ + end);
+    if (*file != nullptr) (*file)->commit();
+  }
   bin_.commit();
   idx.commit();
 }
@@ -307,6 +350,7 @@ std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<st
   std::vector<std::unique_ptr<DatasetWriter>> writers;
   std::vector<int32_t> block(1 << 16);
   std::vector<uint8_t> flags(whole->has_mask() ? block.size() : 0);
+  std::vector<float> weights(whole->has_weights() ? block.size() : 0);
   int64_t at = 0, document = 0;
   for (size_t part = 0; part < parts.size(); ++part) {
     auto& writer = *writers.emplace_back(std::make_unique<DatasetWriter>(parts[part], whole->type()));
@@ -318,7 +362,9 @@ std::vector<int64_t> cut_dataset(const std::string& prefix, const std::vector<st
       whole->read(at, piece);
       const auto mask = std::span(flags).first(whole->has_mask() ? piece.size() : 0);
       whole->read_counts(at, mask);
-      writer.append(piece, mask);
+      const auto weighed = std::span(weights).first(whole->has_weights() ? piece.size() : 0);
+      whole->read_weights(at, weighed);
+      writer.append(piece, mask, weighed);
       at += take;
       if (at == document_end) writer.end_document();
     }

@@ -1,6 +1,7 @@
 // Prepared corpora: PREFIX.bin (raw tokens) and PREFIX.idx (where each document lies), in Megatron's layout,
 // memory-mapped. PREFIX.mask, where there is one, has a byte a token: 0, the token is no target (a prompt, where
-// answers are learnt).
+// answers are learnt). PREFIX.weights, where there is one, has a little-endian f32 a token: what its loss is multiplied
+// by, above 0 of every target.
 //
 // .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 dtype (1 u8, 4 i32, 5 i64, 8 u16, ...), u64 sequences,
 // u64 documents + 1, i32 lengths[sequences], i64 byte offsets[sequences], i64 first sequence of each document.
@@ -69,6 +70,10 @@ class TokenDataset {
   bool all_count() const { return !mask_ && begin_id_ < 0; }
   // Whether tokens [first, first + out.size()) count as targets: begin tokens and what a mask leaves out do not.
   void read_counts(int64_t first, std::span<uint8_t> out) const;
+  bool has_weights() const { return weights_.has_value(); }
+  // The weights of tokens [first, first + out.size()); 1 where there are none. Throws kCorrupt for one that is not
+  // finite or below 0.
+  void read_weights(int64_t first, std::span<float> out) const;
 
   // Of ids, document boundaries and the mask: all of them up to a million, else blocks spread evenly from the first to
   // the last, so that it takes milliseconds whatever the size. The same for the same ids, whatever their type, path or
@@ -82,7 +87,7 @@ class TokenDataset {
   std::string prefix_;
   IndexView index_;
   MappedFile bin_, idx_;
-  std::optional<MappedFile> mask_;
+  std::optional<MappedFile> mask_, weights_;
   int64_t vocab_size_ = 0;
   int32_t begin_id_ = -1;
   int64_t row_length_ = 0;
@@ -95,12 +100,13 @@ class DatasetWriter {
  public:
   DatasetWriter(std::string prefix, TokenType type);  // kU16 or kI32
 
-  // Tokens of the current document; call any number of times. `counts`: whether each is a target; empty: all are. An id
-  // the type cannot hold is an error.
-  void append(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
+  // Tokens of the current document; call any number of times. `counts`: whether each is a target; empty: all are.
+  // `weights`: of each; empty: 1. An id the type cannot hold is an error.
+  void append(std::span<const int32_t> ids, std::span<const uint8_t> counts = {}, std::span<const float> weights = {});
   void end_document();  // a document of no tokens is not recorded
   void end_row();       // of a packed set, all of whose documents lie in rows
-  // Closes the files and gives them their names: .idx last. A mask of an earlier set of this name is removed.
+  // Closes the files and gives them their names: .idx last. Mask and weights of an earlier set of this name are
+  // removed.
   void commit();
 
   int64_t tokens() const { return tokens_; }
@@ -108,10 +114,12 @@ class DatasetWriter {
 
  private:
   void append_counts(size_t ids, std::span<const uint8_t> counts);
+  void append_weights(size_t ids, std::span<const float> weights);
   std::string prefix_;
   TokenType type_;
-  FileWriter bin_, lengths_;          // lengths_: of documents, an i32 each, read back for the .idx
-  std::unique_ptr<FileWriter> mask_;  // from the first token on that is no target
+  FileWriter bin_, lengths_;             // lengths_: of documents, an i32 each, read back for the .idx
+  std::unique_ptr<FileWriter> mask_;     // from the first token on that is no target
+  std::unique_ptr<FileWriter> weights_;  // from the first on whose weight is not 1
   int64_t tokens_ = 0, documents_ = 0, current_ = 0;
   std::vector<int64_t> row_ends_;  // in documents
 };
@@ -151,6 +159,7 @@ struct TokenSample {
   // last input too, where a document begins at L.
   std::vector<int32_t> segments;
   std::vector<uint8_t> counts;  // whether each of the tokens counts as a target; empty: all do
+  std::vector<float> weights;   // of each of the tokens, as a target; empty: 1
   int64_t row = -1;             // of a packed set
 };
 

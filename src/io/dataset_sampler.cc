@@ -89,13 +89,17 @@ void TokenSampler::get(int64_t index, TokenSample& out) const {
   check(index >= 0, ErrorCode::kInvalidArgument, "sample index {}", index);
   const int64_t length = options_.length;
   out.segments.assign(1, 0);
-  out.counts.clear();
+  out.counts.clear(), out.weights.clear();
   out.row = -1;
   // `count` tokens of the set behind those that `out` has.
   const auto append = [&](int64_t first, int64_t count) {
     const auto filled = static_cast<size_t>(out.tokens.size()), more = static_cast<size_t>(count);
     out.tokens.resize(filled + more);
     dataset_->read(first, std::span(out.tokens).subspan(filled));
+    if (dataset_->has_weights()) {
+      out.weights.resize(filled + more);
+      dataset_->read_weights(first, std::span(out.weights).subspan(filled));
+    }
     if (dataset_->all_count()) return;
     out.counts.resize(filled + more);
     dataset_->read_counts(first, std::span(out.counts).subspan(filled));

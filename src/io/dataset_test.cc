@@ -186,6 +186,53 @@ TEST(Dataset, MasksFollowTheirTokens) {
   EXPECT_FALSE(make_set(prefix, 40)->has_mask()) << "the mask of the earlier set was left";
 }
 
+TEST(Dataset, WeightsFollowTheirTokens) {
+  TempFolder folder;
+  const std::string prefix = folder.file("a");
+  DatasetWriter writer(prefix, TokenType::kU16);
+  for (int32_t id = 0; id < 300; ++id) {
+    const float weight = id < 40 ? 1.0f : 0.25f * static_cast<float>(id);
+    writer.append(std::vector<int32_t>{id}, {}, std::vector<float>{weight});
+    if (id % 7 == 6) writer.end_document();
+  }
+  writer.append(std::vector<int32_t>{4, 5});  // 1
+  writer.commit();
+  const auto set = TokenDataset::open(prefix);
+  ASSERT_TRUE(set->has_weights());
+  EXPECT_FALSE(set->has_mask());
+  const auto expect_own = [](std::span<const int32_t> ids, std::span<const float> weights) {
+    ASSERT_EQ(weights.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i)
+      EXPECT_EQ(weights[i], ids[i] < 40 ? 1.0f : 0.25f * static_cast<float>(ids[i]));
+  };
+  const TokenSampler sampler(set, {.length = 16, .order = SampleOrder::kShuffled, .seed = kSeed});
+  TokenSample sample;
+  for (int64_t i = 0; i < sampler.samples_per_epoch(); ++i)
+    sampler.get(i, sample), expect_own(sample.tokens, sample.weights);
+  cut_dataset(prefix, {folder.file("t"), folder.file("v")}, {100, set->tokens() - 100});
+  pack_rows(prefix, folder.file("p"), 20);
+  for (const char* part : {"t", "v", "p"}) {
+    const auto own = TokenDataset::open(folder.file(part));
+    std::vector<int32_t> ids(static_cast<size_t>(own->tokens()));
+    std::vector<float> weights(ids.size());
+    own->read(0, ids), own->read_weights(0, weights);
+    expect_own(ids, weights);
+  }
+  const uint32_t checksum = set->checksum();
+  std::string bytes = read_file(prefix + ".weights");
+  bytes[400] ^= 1;
+  write_file(prefix + ".weights", bytes);
+  EXPECT_NE(TokenDataset::open(prefix)->checksum(), checksum);
+  bytes[403] = static_cast<char>(0xff);  // negative
+  write_file(prefix + ".weights", bytes);
+  std::vector<float> weights(200);
+  EXPECT_NE(
+      error_of([&] { TokenDataset::open(prefix)->read_weights(0, weights); }).find("the weight of token 100 is -"),
+      std::string::npos);
+  write_file(prefix + ".weights", bytes.substr(1));
+  EXPECT_NE(error_of([&] { TokenDataset::open(prefix); }).find("a.weights has"), std::string::npos);
+}
+
 // A vocabulary's begin token may be its end token too.
 TEST(Dataset, BeginTokensAreNoTargets) {
   TempFolder folder;

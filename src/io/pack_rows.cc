@@ -38,13 +38,16 @@ int64_t pack_rows(const std::string& from, const std::string& to, int64_t row_le
   DatasetWriter writer(to, set->type());
   std::vector<int32_t> ids;
   std::vector<uint8_t> counts;
+  std::vector<float> weights;
   for (int64_t document : first) {
     for (; document >= 0; document = next[static_cast<size_t>(document)]) {
       ids.resize(static_cast<size_t>(set->document_length(document)));
       set->read(set->document_begin(document), ids);
       counts.resize(set->has_mask() ? ids.size() : 0);
       set->read_counts(set->document_begin(document), counts);
-      writer.append(ids, counts);
+      weights.resize(set->has_weights() ? ids.size() : 0);
+      set->read_weights(set->document_begin(document), weights);
+      writer.append(ids, counts, weights);
       writer.end_document();
     }
     writer.end_row();
