@@ -212,7 +212,7 @@ std::vector<double> BertPretraining::measure(const Batch& batch, const EvalOutpu
   return numbers;
 }
 
-std::vector<double> BertPretraining::join(const std::vector<std::vector<double>>& numbers, int64_t) const {
+std::vector<double> BertPretraining::join(const std::vector<std::vector<double>>& numbers, double) const {
   double sum[kNumbers] = {};
   for (size_t n = 0; n < numbers.size(); ++n) sum[n] = std::reduce(numbers[n].begin(), numbers[n].end());
   const double masked = sum[kMaskedLoss] / sum[kMasked], next = sum[kNextLoss] / sum[kNext];

@@ -26,7 +26,7 @@ class BertPretraining : public EncoderTraining {
   DataRecord data() const override;
   std::vector<Metric> metrics() const override;
   std::vector<double> measure(const Batch& batch, const EvalOutputs& outputs) const override;
-  std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const override;
+  std::vector<double> join(const std::vector<std::vector<double>>& numbers, double targets) const override;
 
   // One micro-batch of these sequences, in this order, which fit its shape.
   Batch pack(std::span<const BertSequence> sequences) const;

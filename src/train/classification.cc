@@ -272,7 +272,7 @@ std::vector<double> Classification::measure(const Batch& batch, const EvalOutput
 }
 
 // F1 of two classes is that of label 1, as GLUE has it; of more the mean of those that are there or are said to be.
-std::vector<double> Classification::join(const std::vector<std::vector<double>>& numbers, int64_t) const {
+std::vector<double> Classification::join(const std::vector<std::vector<double>>& numbers, double) const {
   const size_t classes = names_.size();
   std::vector<double> sum(kPerClass + 3 * classes);
   for (size_t n = 0; n < numbers.size(); ++n) sum[n] = std::reduce(numbers[n].begin(), numbers[n].end());

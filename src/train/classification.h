@@ -34,7 +34,7 @@ class Classification : public EncoderTraining {
   DataRecord data() const override { return record_; }
   std::vector<Metric> metrics() const override;
   std::vector<double> measure(const Batch& batch, const EvalOutputs& outputs) const override;
-  std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const override;
+  std::vector<double> join(const std::vector<std::vector<double>>& numbers, double targets) const override;
 
   void write_files(const std::string& folder, DType weights) const override;
   const std::vector<std::string>& names() const { return names_; }  // of labels 0, 1, ..

@@ -12,6 +12,7 @@
 #include "io/corpus.h"
 #include "io/tokenizer.h"
 #include "ir/builder.h"
+#include "ir/rewrite.h"
 #include "passes/adapt.h"
 #include "train/adapter_weights.h"
 #include "train/batches.h"
@@ -44,6 +45,22 @@ void add_likeliest(Graph& graph) {
       Builder builder(graph);
       return builder.output(kLikeliestOutput, {builder.emit(Op::kTopLogprobs, {logits}, {{"k", int64_t{1}}}), 1});
     }
+}
+
+// Output "loss" of losses that input "target_weights" f32[T] weighs.
+Graph with_weights(const Graph& graph) {
+  Rewriter rewriter(graph);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(NodeId{i});
+    Node copy = rewriter.mapped(NodeId{i});
+    if (node.op == Op::kReduce && graph.node(node.inputs[0]).op == Op::kCrossEntropy && node.inputs[0].result == 0) {
+      Builder& b = rewriter.builder();
+      const Value weights = b.input("target_weights", graph.type(node.inputs[0]), {{"rows", "batch"}});
+      copy.inputs[0] = b.mul(copy.inputs[0], weights);
+    }
+    rewriter.replace(NodeId{i}, std::move(copy));
+  }
+  return rewriter.finish();
 }
 
 }  // namespace
@@ -121,6 +138,10 @@ LanguageModel::LanguageModel(const RunConfig& config)
   scores_tokens_ = !config.eval_tasks.empty();
   const auto train = open_prepared_set(train_data_, model_.vocab_size);
   const auto validation = validation_data_.empty() ? nullptr : open_prepared_set(validation_data_, model_.vocab_size);
+  weighed_ = train->has_weights() || (validation && validation->has_weights());
+  check(!weighed_ || !pairs, ErrorCode::kUnsupported,
+        "train.objective=dpo: {} has weights of targets, and pairs are learnt without: prepare it again without them",
+        train->has_weights() ? train_data_ : validation_data_);
   const SampleOrder order = config.sampling == "random" ? SampleOrder::kRandomOffset : SampleOrder::kShuffled;
   training_ = std::make_unique<TokenSampler>(
       train, SampleOptions{.length = length_, .order = order, .seed = static_cast<uint64_t>(config.seed)});
@@ -153,6 +174,7 @@ DataRecord LanguageModel::data() const {
 Graph LanguageModel::loss(GraphRole role, int64_t) const {
   const bool training = role == GraphRole::kTrain;
   Graph graph = loss_graph(role, model_, batch_shape(sequences_, whole_length(), separate_documents_, training));
+  if (weighed_) graph = with_weights(graph);
   if (!training && scores_tokens_) add_likeliest(graph);
   return adapter_.empty() ? graph : adapt(graph, adapter_);
 }
@@ -175,13 +197,14 @@ void add_virtual_tokens(TokenSample& sample, const AdapterSpec& adapter, int64_t
   if (count == 0) return;
   sample.counts.resize(sample.tokens.size(), 1);  // where none says, all count
   sample.counts.insert(sample.counts.begin(), static_cast<size_t>(count), 0);
+  if (!sample.weights.empty()) sample.weights.insert(sample.weights.begin(), static_cast<size_t>(count), 1);
   std::vector<int32_t> ids(static_cast<size_t>(count));
   std::iota(ids.begin(), ids.end(), static_cast<int32_t>(vocab_size));
   sample.tokens.insert(sample.tokens.begin(), ids.begin(), ids.end());
 }
 
 Batch LanguageModel::batch_of(std::span<const TokenSample> rows) const {
-  BatchPacker packer(sequences_, whole_length(), separate_documents_);
+  BatchPacker packer(sequences_, whole_length(), separate_documents_, weighed_);
   for (TokenSample row : rows) {
     add_virtual_tokens(row, adapter_, model_.vocab_size);
     packer.add(row);
@@ -194,7 +217,7 @@ Batch LanguageModel::batch(DataSplit split, int64_t index) const {
   const int64_t first = index * sequences_;
   const int64_t end =
       split == DataSplit::kTraining ? first + sequences_ : std::min(first + sequences_, sampler.samples_per_epoch());
-  BatchPacker packer(sequences_, whole_length(), separate_documents_);
+  BatchPacker packer(sequences_, whole_length(), separate_documents_, weighed_);
   TokenSample sample;
   for (int64_t i = first; i < end; ++i) {
     sampler.get(i, sample);

@@ -51,7 +51,8 @@ class LanguageModel : public TrainingWorkload {
   const std::string& tokenizer_folder() const { return tokenizer_folder_; }  // "" where there is none
 
   const ModelConfig& model() const { return model_; }
-  const AdapterSpec& adapter() const { return adapter_; }  // empty: the model itself is trained
+  void weigh_targets(bool weighed) { weighed_ = weighed; }  // batches have weights of targets
+  const AdapterSpec& adapter() const { return adapter_; }   // empty: the model itself is trained
 
  protected:
   ModelConfig model_;
@@ -65,6 +66,7 @@ class LanguageModel : public TrainingWorkload {
   int64_t whole_length() const { return length_ + adapter_.virtual_tokens; }  // they stand in front of a sequence
   void set_adapter(const RunConfig& config);
 
+  bool weighed_ = false;  // targets of the data have weights
   bool separate_documents_;
   bool scores_tokens_ = false;                // eval graphs give the likeliest ids too
   std::string base_;                          // of an adapter: the folder of the frozen model

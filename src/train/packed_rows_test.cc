@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -93,6 +94,98 @@ TEST(PackedRows, TrainAsTheConversationsApart) {
     for (size_t k = 0; k < bytes.size() / 4; ++k) most = std::max<double>(most, std::abs(got[k] - want[k]));
     EXPECT_LE(most, 1e-6) << name;  // sums in another order
   }
+}
+
+// The loss is sum w l / sum w, and its gradient, however a step is cut: weights of 1 are none; a weight of 2 is a
+// sequence twice.
+TEST(WeighedTargets, AreCountedByTheirWeights) {
+  RunConfig config{.model_size = "gpt2-nano", .vocab_size = kVocab, .hidden = 32, .layers = 2, .heads = 2};
+  const ModelConfig model = resolve_model(config, kVocab);
+  constexpr int64_t kShort = 8;
+  const StepperOptions options{.optimizer = {.name = "sgd", .momentum = 0.0, .weight_decay = 0.0, .clip = 0.0},
+                               .compile = {.target = cpu_target(), .recipe = parse_recipe("fp32")}};
+  Philox random(7);
+  std::vector<std::vector<int32_t>> rows(3, std::vector<int32_t>(kShort + 1));
+  for (auto& row : rows)
+    for (int32_t& id : row) id = static_cast<int32_t>(random.below(kVocab));
+  // Sequences of weights, some in each micro-batch.
+  using Sequence = std::pair<size_t, float>;
+  const auto step_of = [&](const std::vector<std::vector<Sequence>>& micro_batches, bool weighed) {
+    LanguageModel workload(model, 2, kShort, false);
+    workload.weigh_targets(weighed);
+    Stepper stepper(workload, options);
+    initialize_weights(stepper.executor(), 5);
+    std::vector<Batch> batches;
+    for (const auto& sequences : micro_batches) {
+      BatchPacker packer(2, kShort, false, weighed);
+      for (const auto& [row, weight] : sequences) {
+        std::vector<float> weights(weighed ? kShort + 1 : 0, weight);
+        packer.add(rows[row], {0}, {}, weights);
+      }
+      batches.push_back(packer.finish());
+    }
+    return stepper.step({.micro_batches = batches, .lr = 0.1, .step = 1});
+  };
+  const auto expect_same = [](const StepResult& a, const StepResult& b, double most) {
+    EXPECT_NEAR(a.loss, b.loss, most);
+    EXPECT_NEAR(a.grad_norm, b.grad_norm, most);
+    EXPECT_DOUBLE_EQ(a.weight, b.weight);
+  };
+  const StepResult plain = step_of({{{0, 1}, {1, 1}}}, false);
+  EXPECT_EQ(plain.weight, static_cast<double>(plain.targets));
+  expect_same(step_of({{{0, 1}, {1, 1}}}, true), plain, 1e-6);
+  const StepResult twice = step_of({{{0, 1}, {0, 1}}, {{1, 1}, {2, 1}}}, false);
+  expect_same(step_of({{{0, 2}, {1, 1}}, {{2, 1}}}, true), twice, 1e-6);
+  expect_same(step_of({{{2, 1}}, {{0, 2}, {1, 1}}}, true), twice, 1e-6);
+  const StepResult without = step_of({{{0, 1}, {1, 1}}}, false);
+  const StepResult zero = step_of({{{0, 1}, {1, 1}}, {{2, 0}}}, true);
+  EXPECT_EQ(zero.targets, without.targets);
+  expect_same(zero, without, 1e-6);
+  EXPECT_GT(std::abs(step_of({{{0, 3}, {1, 1}}}, true).loss - plain.loss), 1e-3);
+}
+
+// Of runs: ranks, resumes and evaluations count as one rank does.
+TEST(WeighedTargets, RanksAndResumesLearnWhatOneRunDoes) {
+  const TempFolder folder;
+  DatasetWriter writer(folder.file("set"), TokenType::kU16);
+  Philox random(5);
+  for (int32_t i = 0, token = 1; i < 3000; ++i) {
+    const float weight = 0.25f * static_cast<float>(1 + random.below(8));
+    writer.append(std::vector<int32_t>{token}, {}, std::vector<float>{weight});
+    token = static_cast<int32_t>(random.below(8) == 0 ? random.below(kVocab) : (token * 5 + 7) % kVocab);
+  }
+  writer.commit();
+  RunConfig config{.model_size = "gpt2-nano", .vocab_size = kVocab, .hidden = 32, .layers = 2, .heads = 2};
+  config.train_data = config.validation_data = folder.file("set");
+  config.sequence_length = 16, config.micro_batch = 2, config.global_batch = 8, config.steps = 6, config.threads = 1;
+  config.recipe = "fp32", config.checkpoint_interval = 3, config.eval_interval = 3, config.checkpoint_best = false;
+  std::vector<double> losses;
+  const auto run = [&](const std::string& out) {
+    config.out = folder.file(out);
+    losses.clear();
+    return train(config, {.on_step = [&](const RunState&, const StepResult& step) { losses.push_back(step.loss); }});
+  };
+  const TrainResult straight = run("straight");
+  const std::vector<double> one = losses;
+  config.out = folder.file("resumed");
+  struct Stop {};
+  EXPECT_THROW(train(config, {.on_step =
+                                  [](const RunState& state, const StepResult&) {
+                                    if (state.step == 5) throw Stop{};
+                                  }}),
+               Stop);
+  const TrainResult resumed = run("resumed");
+  EXPECT_EQ(losses, (std::vector<double>(one.begin() + 3, one.end())));
+  EXPECT_EQ(read_file(resumed.checkpoint + "/model.safetensors"),
+            read_file(straight.checkpoint + "/model.safetensors"));
+  config.data_ranks = 2;
+  const TrainResult two = run("two");
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], 1e-5);
+  EXPECT_NEAR(two.last_metric, straight.last_metric, 1e-5);
+  std::filesystem::remove(folder.file("set") + ".weights");
+  config.data_ranks = 1;
+  run("plain");
+  EXPECT_NE(losses[0], one[0]);
 }
 
 TEST(PackedRows, OrderIsAFunctionOfSeedAndPlace) {

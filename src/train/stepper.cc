@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "dist/communicator.h"
 #include "passes/stage_graphs.h"
+#include "train/batches.h"
 
 namespace octet {
 namespace {
@@ -101,6 +102,12 @@ int64_t StepWork::targets() const {
   return targets;
 }
 
+double StepWork::weight() const {
+  double weight = 0;
+  for (const Batch& batch : micro_batches) weight += weight_of_targets(batch);
+  return weight;
+}
+
 std::map<std::string, int64_t> StepWork::loss_counts() const {
   std::map<std::string, int64_t> counts;
   for (const Batch& batch : micro_batches)
@@ -138,7 +145,7 @@ void Stepper::enqueue(const StepWork& work, size_t micro_batch) {
 void Stepper::run_graph(const StepWork& work, size_t micro_batch, const std::string& graph, int32_t slot) {
   Batch step;
   const std::map<std::string, int64_t> counts = work.loss_counts();
-  step.add("loss_scale", kScalar).values<float>()[0] = counts.empty() ? 1.0f / static_cast<float>(work.targets()) : 1;
+  step.add("loss_scale", kScalar).values<float>()[0] = counts.empty() ? 1.0f / static_cast<float>(work.weight()) : 1;
   for (const auto& [name, count] : counts)
     step.add("loss_scale." + name, kScalar).values<float>()[0] = count > 0 ? 1.0f / static_cast<float>(count) : 0;
   const auto rng = step.add("rng", {DType::kI64, {3}}, /*optional=*/true).values<int64_t>();
@@ -193,12 +200,12 @@ void Stepper::apply(const StepWork& work) {
 }
 
 StepResult Stepper::wait(const StepWork& work) {
-  StepResult result{.targets = work.targets()};
+  StepResult result{.targets = work.targets(), .weight = work.weight()};
   if (result.targets == 0) return {.loss = std::nan("")};
   const std::string graph = graph_name(GraphRole::kApply);
   double loss = scalar_output(*executor_, graph, "loss");  // the first wait for a device
   if (stage_) loss = stage_->from_last(loss);
-  result.loss = work.loss_counts().empty() ? loss / static_cast<double>(result.targets) : loss;
+  result.loss = work.loss_counts().empty() ? loss / result.weight : loss;
   result.grad_norm = scalar_output(*executor_, graph, "grad_norm");
   result.finite = scalar_output(*executor_, graph, "finite") != 0;
   for (const NamedValue& output : plan_.program.graph(graph).outputs()) {

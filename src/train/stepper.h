@@ -42,14 +42,17 @@ struct StepWork {
   bool statistics = false;  // "train_stats" instead of "train": the same bits, and StepResult::statistics
 
   int64_t targets() const;                             // that count
+  double weight() const;                               // of these
   std::map<std::string, int64_t> loss_counts() const;  // of several losses
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the targets that count, of several losses their sum; NaN where there are none
-  double grad_norm = 0;  // before clipping
-  bool finite = true;    // false: the device skipped the update
-  int64_t targets = 0;   // 0: nothing was run, no state has changed
+  double loss =
+      0;  // mean over the targets that count, by their weights; of several losses their sum; NaN where there are none
+  double grad_norm = 0;        // before clipping
+  bool finite = true;          // false: the device skipped the update
+  int64_t targets = 0;         // 0: nothing was run, no state has changed
+  double weight = 0;           // of the targets
   StatsTable statistics = {};  // of the first micro-batch, when asked for
   // Of the other outputs of the training graph, their sums over the micro-batches: metrics of the workload.
   std::map<std::string, double> sums = {};

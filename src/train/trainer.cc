@@ -16,6 +16,7 @@
 #include "dist/control.h"
 #include "exec/executor.h"
 #include "exec/timeline.h"
+#include "train/batches.h"
 #include "train/diagnose.h"
 #include "train/optimizer.h"
 #include "train/run.h"
@@ -283,7 +284,7 @@ bool Run::conclude(const Step& done, bool next_has_begun) {
   for (const Metric& metric : workload_->metrics()) {
     const auto sum = metric.output == "loss" ? result.sums.end() : result.sums.find(metric.output);
     if (sum == result.sums.end()) continue;
-    metrics.emplace_back(metric.name, metric.join(std::span(&sum->second, 1), result.targets));
+    metrics.emplace_back(metric.name, metric.join(std::span(&sum->second, 1), result.weight));
     text += fmt::format("  {} {:.{}f}", metric.name, metrics.back().second, metric.digits);
   }
   if (step % config_.log_interval == 0 || last)
@@ -377,11 +378,12 @@ Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t 
   Evaluation result;
   Batch batch;
   int64_t index = 0;
+  double weight = 0;
   const int64_t count = workload.validation_batches(), own = stepper.data_rank(), ranks = stepper.data_ranks();
   for (; index < count && (most == 0 || result.targets < most); ++index) {
     if (stop && stop()) break;
     batch = workload.batch(DataSplit::kValidation, index);
-    result.targets += batch.target_count;
+    result.targets += batch.target_count, weight += weight_of_targets(batch);
     if (index % ranks != own) continue;
     const std::vector<double> values = stepper.measure(batch, workload);
     measured.insert(measured.end(), values.begin(), values.end());
@@ -391,7 +393,7 @@ Evaluation evaluate(Stepper& stepper, const TrainingWorkload& workload, int64_t 
   const size_t width = index > 0 ? all.size() / static_cast<size_t>(index) : 0;
   std::vector<std::vector<double>> numbers(width);
   for (size_t i = 0; i < all.size(); ++i) numbers[i % width].push_back(all[i]);
-  result.metrics = workload.join(numbers, result.targets);
+  result.metrics = workload.join(numbers, weight);
   return result;
 }
 

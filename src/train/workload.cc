@@ -32,11 +32,11 @@ class OwnNames : public WeightSource {
 
 }  // namespace
 
-double Metric::join(std::span<const double> parts, int64_t targets) const {
+double Metric::join(std::span<const double> parts, double targets) const {
   if (targets == 0) return std::nan("");
   double joined = how == Join::kMax ? -INFINITY : 0;
   for (const double part : parts) joined = how == Join::kMax ? std::max(joined, part) : joined + part;
-  if (how == Join::kMean) joined /= static_cast<double>(targets);
+  if (how == Join::kMean) joined /= targets;
   return shown != nullptr ? shown(joined) : joined;
 }
 
@@ -50,7 +50,7 @@ std::vector<double> TrainingWorkload::measure(const Batch&, const EvalOutputs& o
   return numbers;
 }
 
-std::vector<double> TrainingWorkload::join(const std::vector<std::vector<double>>& numbers, int64_t targets) const {
+std::vector<double> TrainingWorkload::join(const std::vector<std::vector<double>>& numbers, double targets) const {
   const std::vector<Metric> all = metrics();
   std::vector<double> values;
   for (size_t m = 0; m < all.size(); ++m)

@@ -50,7 +50,7 @@ struct Metric {
   bool higher_is_better = false;
   int digits = 4;  // after the decimal point, in progress lines
 
-  double join(std::span<const double> parts, int64_t targets) const;  // NaN where no target counts
+  double join(std::span<const double> parts, double targets) const;  // by their weights; NaN where none counts
   bool is_better(double value, double than) const { return higher_is_better ? value > than : value < than; }
 };
 
@@ -104,7 +104,7 @@ class TrainingWorkload {
   // What a batch of an evaluation adds to, in any order of one's own, from the outputs of its graph; and the metrics of
   // all batches' numbers, numbers[i] being the i-th of each. By default the outputs of metrics(), joined as they say.
   virtual std::vector<double> measure(const Batch& batch, const EvalOutputs& outputs) const;
-  virtual std::vector<double> join(const std::vector<std::vector<double>>& numbers, int64_t targets) const;
+  virtual std::vector<double> join(const std::vector<std::vector<double>>& numbers, double targets) const;
   virtual CountedUnit unit() const { return {}; }
 
   // What is computed once, before the first step and before the run's own program is on the device; `out` keeps it for
