@@ -32,9 +32,10 @@ struct Parallel {
   bool sequence = false;  // tp cuts the rows of the residual stream
   bool overlap = true;    // collectives run beside kernels
   ShardLevel level = ShardLevel::kNone;
-  int32_t chunks = 1;         // pieces of the model on a stage of the mesh's pipeline
-  int32_t stage = 0;          // whose program this is
-  int32_t micro_batches = 1;  // of a step, of each data rank: how many are in flight follows from it
+  int32_t chunks = 1;             // pieces of the model on a stage of the mesh's pipeline
+  int32_t stage = 0;              // whose program this is
+  int32_t micro_batches = 1;      // of a step, of each data rank: how many are in flight follows from it
+  std::vector<int32_t> cut = {};  // by layer its piece; empty: as cut_layers() balances them
 };
 
 struct CompileOptions {

@@ -133,18 +133,31 @@ std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_
   return alike;
 }
 
-std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target) {
-  const int32_t layers = layer_count(train), stages = parallel.mesh[Axis::kPipeline], pieces = stages * parallel.chunks;
-  check(
-      pieces <= layers, ErrorCode::kInvalidArgument,
-      "parallel.pipeline={} x parallel.chunks={} are {} pieces, and the model has {} layers: want at most {} stages{}",
-      stages, parallel.chunks, pieces, layers, std::max(layers / parallel.chunks, 1),
-      parallel.chunks > 1 ? fmt::format(", or parallel.chunks from 1 to {}", std::max(layers / stages, 1)) : "");
-  std::vector<double> until(static_cast<size_t>(layers) + 1, 0.0);  // seconds of the layers before
+std::vector<double> layer_seconds(const Graph& train, const Target& target) {
+  const int32_t layers = layer_count(train);
+  std::vector<double> seconds(static_cast<size_t>(layers), 0.0);
   const std::vector<int32_t> layer = layers_of(train, layers);
   for (int32_t i = 0; i < train.size(); ++i)
     if (const int32_t l = layer[static_cast<size_t>(i)]; l != kAnywhere)
-      until[static_cast<size_t>(l) + 1] += seconds_of(train, NodeId{i}, target).all();
+      seconds[static_cast<size_t>(l)] += seconds_of(train, NodeId{i}, target).all();
+  return seconds;
+}
+
+std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target) {
+  if (!parallel.cut.empty()) return parallel.cut;
+  return balance_layers(layer_seconds(train, target), parallel.mesh[Axis::kPipeline], parallel.chunks);
+}
+
+std::vector<int32_t> balance_layers(const std::vector<double>& seconds, int32_t stages, int32_t chunks) {
+  const auto layers = static_cast<int32_t>(seconds.size());
+  const int32_t pieces = stages * chunks;
+  check(
+      pieces <= layers, ErrorCode::kInvalidArgument,
+      "parallel.pipeline={} x parallel.chunks={} are {} pieces, and the model has {} layers: want at most {} stages{}",
+      stages, chunks, pieces, layers, std::max(layers / chunks, 1),
+      chunks > 1 ? fmt::format(", or parallel.chunks from 1 to {}", std::max(layers / stages, 1)) : "");
+  std::vector<double> until(static_cast<size_t>(layers) + 1, 0.0);  // seconds of the layers before
+  std::ranges::copy(seconds, until.begin() + 1);
   for (size_t l = 1; l < until.size(); ++l) until[l] += until[l - 1];
   // longest[g][l]: of the first l layers in g + 1 pieces; begin[g][l]: where the last of these begins.
   const auto size = static_cast<size_t>(layers) + 1;

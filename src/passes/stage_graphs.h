@@ -43,8 +43,11 @@ bool pad_for_stages(Program& program, const CompileOptions& options);
 // By stage, the first one whose program is the same but for names of layers and the slots of what it saves.
 std::vector<int32_t> alike_stages(const Program& whole, const std::vector<int32_t>& cut, const Parallel& parallel);
 
-// By layer, its piece: runs of layers, the longest of which takes as little of the Target's time as can be. Throws
-// kInvalidArgument where there are fewer layers than pieces.
+// By layer, its piece: parallel.cut, else runs of layers, the longest of which takes as little of the Target's time as
+// can be. Throws kInvalidArgument where there are fewer layers than pieces.
 std::vector<int32_t> cut_layers(const Graph& train, const Parallel& parallel, const Target& target);
+// Its two halves, for who knows the seconds of layers: seconds_of() by layer, and the runs.
+std::vector<double> layer_seconds(const Graph& train, const Target& target);
+std::vector<int32_t> balance_layers(const std::vector<double>& seconds, int32_t stages, int32_t chunks);
 
 }  // namespace octet
