@@ -76,6 +76,7 @@ Target h200_target() {
                 .node_link_latency = 20e-6,
                 .bf16_flops = 700e12,
                 .fp8_flops = 1280e12,
+                .watts = 700,  // the board's limit
                 .step = {.bf16 = 700e12,
                          .fp8 = 1270e12,
                          .fp8_block = 980e12,

@@ -1,7 +1,8 @@
 // Target values made without a device, and their text form: one "key: value" a line, '#' comments.
 #include "ir/target.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -13,6 +14,10 @@
 
 namespace octet {
 namespace {
+
+constexpr std::pair<std::string_view, std::string_view> kPublished[] = {
+#include "target_texts.inc"
+};
 
 // fn(key, field) for every scalar field: the text form, reading and the list of known keys derive from it.
 template <typename AnyTarget, typename Fn>
@@ -33,6 +38,7 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("f32_flops", target.f32_flops);
   fn("bf16_flops", target.bf16_flops);
   fn("fp8_flops", target.fp8_flops);
+  fn("watts", target.watts);
   auto& step = target.step;
   fn("step_bf16_flops", step.bf16);
   fn("step_fp8_flops", step.fp8);
@@ -184,8 +190,22 @@ Target interpreter_target() {
   return target;
 }
 
-Target read_target(const std::string& path) {
-  std::istringstream text(read_file(path, int64_t{16} << 20));
+Target read_target(const std::string& path) { return parse_target(read_file(path, int64_t{16} << 20), path); }
+
+std::vector<std::string> published_targets() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : kPublished) names.emplace_back(name);
+  return names;
+}
+
+Target published_target(const std::string& name) {
+  for (const auto& [known, text] : kPublished)
+    if (name == known) return parse_target(std::string(text), fmt::format("target {}", name));
+  fail(ErrorCode::kNotFound, "target {} (want {})", name, fmt::join(published_targets(), ", "));
+}
+
+Target parse_target(const std::string& content, const std::string& where) {
+  std::istringstream text(content);
   std::vector<std::pair<int, std::string>> lines;  // with their numbers
   for (std::string line; std::getline(text, line);) lines.emplace_back(static_cast<int>(lines.size()) + 1, line);
   // The device first, wherever it stands: other keys change its traits.
@@ -196,7 +216,7 @@ Target read_target(const std::string& path) {
     try {
       read_line(target, line);
     } catch (const Error& error) {
-      fail(error.code(), "{}:{}: {}", path, number, error.message());
+      fail(error.code(), "{}:{}: {}", where, number, error.message());
     }
   }
   return target;

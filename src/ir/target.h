@@ -91,6 +91,7 @@ struct Target {
   int64_t node_devices = 0;                            // that share a machine and its links; 0: all of them
   double node_link_bytes_per_second = 0, node_link_latency = 0;  // of a collective that leaves a machine, a device's
   double f32_flops = 0, bf16_flops = 0, fp8_flops = 0;           // measured GEMM rates, FLOP/s
+  double watts = 0;                                              // of a device under load; 0 = unknown
   StepRates step = {};
   TargetLimits limits = {};
   DeviceTraits traits = {};
@@ -107,13 +108,17 @@ struct Target {
 };
 
 Target interpreter_target();  // no fusions
-Target h200_target();         // fusions of the CUDA kernels, figures measured on one H200: plans made on a laptop
+// Those of targets/*.txt, by name: devices by their published figures, the source beside each line.
+std::vector<std::string> published_targets();
+Target published_target(const std::string& name);
+Target h200_target();  // fusions of the CUDA kernels, figures measured on one H200: plans made on a laptop
 
 // Allows what "norm residual amax" says, a producer and its parts; throws kInvalidArgument with the nearest names.
 void allow_fusions(Target& target, const std::string& rule);
 
 // YAML-like "key: value" text, as written by to_text; traits that are not given are those of the device.
 Target read_target(const std::string& path);
+Target parse_target(const std::string& text, const std::string& where);
 std::string to_text(const Target& target);
 
 }  // namespace octet

@@ -98,5 +98,28 @@ TEST(Target, BadLinesAreNamed) {
   EXPECT_NE(message("fuse: norm").find("t:1: 'norm' (want a producer of fusions and its parts)"), std::string::npos);
 }
 
+// Targets of published figures: what the program has built in is what stands in targets/, and can be planned with.
+TEST(Target, PublishedOnesAreKnownByName) {
+  EXPECT_EQ(published_targets(), (std::vector<std::string>{"a100-80g", "h100-80g"}));
+  for (const std::string& name : published_targets()) {
+    const Target target = published_target(name);
+    EXPECT_EQ(target.name, name);
+    EXPECT_EQ(to_text(target), to_text(read_target(source_dir() + "/targets/" + name + ".txt")));
+    EXPECT_TRUE(target.step.known());
+    EXPECT_EQ(target.fusions, h200_target().fusions);
+    EXPECT_GT(target.memory_bytes, int64_t{79} << 30);
+    EXPECT_LT(target.memory_bytes, h200_target().memory_bytes);
+    EXPECT_LT(target.bytes_per_second, h200_target().bytes_per_second);
+    EXPECT_GT(target.watts, 0);
+  }
+  EXPECT_EQ(published_target("a100-80g").fp8_flops, 0);
+  try {
+    published_target("a100");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("want a100-80g, h100-80g"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace octet

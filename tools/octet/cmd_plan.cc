@@ -19,6 +19,7 @@ namespace {
 struct Options {
   RunOptions run;
   std::string target = "cpu";
+  TokenBudget budget;
   bool json = false, list_models = false, activations = false, stages = false, saved = false, peak = false;
 };
 
@@ -30,12 +31,31 @@ void list_models() {
   }
 }
 
+// With the days, energy and cost of a budget of tokens, where one is given.
+void print_plan(const Options& options, const Target& target, const std::string& report, double units_per_second,
+                int64_t devices, const std::string& units) {
+  const TokenBudget& budget = options.budget;
+  if (budget.units == 0) {
+    std::fputs(report.c_str(), stdout);
+    return;
+  }
+  check(units_per_second > 0, ErrorCode::kInvalidArgument,
+        "--tokens: target {} says no rates, by which steps are timed: want another, such as --target h200",
+        target.name);
+  const BudgetResult spent = spend(budget, units_per_second, devices, target);
+  if (options.json)
+    fmt::print("{{{}{}", to_json(budget, spent), report.substr(1));
+  else
+    fmt::print("{}{}", report, to_text(budget, spent, units, target));
+}
+
 void run_plan_of_stages(const Options& options, const TrainingWorkload& workload, const RunConfig& config,
                         const Target& target) {
   check(!options.saved, ErrorCode::kInvalidArgument,
         "--saved lists what one graph keeps, but stages have several graphs: leave it out, or set parallel.pipeline=1");
   const PipelineReport report = plan_stages(workload, config, target);
-  std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
+  print_plan(options, target, options.json ? to_json(report) : to_text(report, target),
+             report.has_rates ? report.units_per_second() : 0, report.model.mesh.ranks(), report.model.unit.many());
   if (options.peak) fmt::print("{}", peak_text(report.largest().rank));
   if (options.json || target.memory_bytes == 0 || report.largest().rank.total_bytes <= target.memory_bytes) return;
   const std::string fitting = settings_that_fit(workload, config, target, target.memory_bytes);
@@ -51,6 +71,8 @@ void run_plan(const Options& options) {
   if (anything || !options.activations) read_run_options(options.run, config, settings);
   set_thread_count(static_cast<int>(config.threads));
   const Target target = find_target(options.target);
+  check(!options.activations || options.budget.units == 0, ErrorCode::kInvalidArgument,
+        "--tokens: --activations plans no run: leave one of them out");
   if (options.activations && options.stages) {
     std::fputs(to_text(stage_activation_table(config.recipe, target)).c_str(), stdout);
     return;
@@ -64,7 +86,8 @@ void run_plan(const Options& options) {
   const std::unique_ptr<TrainingWorkload> workload = workload_row(config).plan(config);
   if (config.pipeline > 1) return run_plan_of_stages(options, *workload, config, target);
   PlanReport report = plan_training(*workload, config, target);
-  std::fputs(options.json ? to_json(report).c_str() : to_text(report, target).c_str(), stdout);
+  print_plan(options, target, options.json ? to_json(report) : to_text(report, target),
+             report.step ? report.step->units / report.step->seconds() : 0, report.mesh.ranks(), report.unit.many());
   if (options.peak) fmt::print("{}", peak_text(report));
   if (!options.saved) return;
   fmt::print("kept for backward\n");
@@ -84,12 +107,15 @@ void add_plan_command(CLI::App& app) {
   octet plan workload=bert model.size=bert-large train.micro_batch=48 --target h200
   octet plan model.size=gpt3-175b data.sequence_length=2048 train.micro_batch=1 train.global_batch=64 \
     parallel.pipeline=8 parallel.chunks=3 parallel.tensor=8 parallel.sequence=true recompute=selective --target h200
+  octet plan model.size=llama2-7b data.sequence_length=4096 train.micro_batch=1 recompute=selective --target h200 \
+    --tokens 100G --price 2.5
   octet plan --activations --saved             activation bytes per layer compared with arXiv 2205.05198
   octet plan --activations parallel.tensor=8 parallel.sequence=true             the same of one of 8 ranks
   octet plan --activations --stages --target h200                               of a first stage in the paper's meshes
   octet plan --list-models)");
   add_run_options(*command, options->run);
-  command->add_option("--target", options->target, "cpu, h200 or a target file");
+  command->add_option("--target", options->target, target_help());
+  add_budget_options(*command, options->budget);
   command->add_flag("--peak", options->peak, "list the values in memory at the peak");
   command->add_flag("--saved", options->saved, "list every value kept for the backward pass");
   command->add_flag("--activations", options->activations,

@@ -146,8 +146,31 @@ std::string model_folder(const std::string& path) {
 Target find_target(const std::string& name) {
   if (name == "cpu") return cpu_target();
   if (name == "h200") return h200_target();
-  check(path_exists(name), ErrorCode::kNotFound, "target {} (want cpu, h200 or a target file)", name);
+  const std::vector<std::string> published = published_targets();
+  if (std::ranges::count(published, name) > 0) return published_target(name);
+  check(path_exists(name), ErrorCode::kNotFound, "target {} (want {})", name, target_help());
   return read_target(name);
+}
+
+std::string target_help() {
+  return fmt::format("cpu, h200, {} or a target file", fmt::join(published_targets(), ", "));
+}
+
+void add_budget_options(CLI::App& command, TokenBudget& budget) {
+  const auto set = [&budget](const std::string& text) {
+    int64_t tokens = 0;
+    SettingsTable table;
+    table.add("--tokens", &tokens, {.min = 1});
+    table.set("--tokens", text, "command line");
+    budget.units = static_cast<double>(tokens);
+  };
+  auto* tokens = command
+                     .add_option_function<std::string>("--tokens", set,
+                                                       "how many the run trains on, as in 300G: days, energy and cost")
+                     ->type_name("COUNT");
+  command.add_option("--price", budget.price, "of a device and hour, in any currency")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(tokens);
 }
 
 std::string resolve_models(const std::string& model, EngineOptions& engine, const std::string& recipe) {

@@ -12,6 +12,7 @@
 #include "infer/engine_settings.h"
 #include "io/corpus.h"
 #include "train/run_config.h"
+#include "train/token_budget.h"
 
 namespace CLI {
 class App;
@@ -51,6 +52,8 @@ RunConfig default_settings(const RunOptions& options);  // of the workload that 
 
 // "cpu", "h200" or a target file.
 Target find_target(const std::string& name);
+std::string target_help();                                        // what it takes
+void add_budget_options(CLI::App& command, TokenBudget& budget);  // --tokens, --price
 
 // The newest sound checkpoint of a run folder; any other path unchanged.
 std::string model_folder(const std::string& path);
@@ -96,6 +99,7 @@ void add_generate_command(CLI::App& app);
 void add_embed_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
+void add_tune_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_mlperf_command(CLI::App& app);
