@@ -25,6 +25,7 @@ struct CompiledStage {
   std::vector<int64_t> slot_bytes_aligned;
   std::vector<PieceSeconds> pieces;  // by chunk
   double computing = 0, collectives = 0, update = 0;
+  std::array<double, kWorkKinds> kernels = {};
   int64_t sent_bytes = 0;    // of one micro-batch
   int64_t shared_bytes = 0;  // gradients of tied tables, once a step
 };
@@ -100,6 +101,7 @@ class StagePlanner {
         const GraphSeconds seconds = graph_seconds(*graph, target_);
         (backward ? piece.backward : piece.forward)[adding ? 1 : 0] = seconds.all();
         made.computing += static_cast<double>(runs) * seconds.computing();
+        for (size_t k = 0; k < kWorkKinds; ++k) made.kernels[k] += static_cast<double>(runs) * seconds.kernels[k];
         made.collectives += static_cast<double>(runs) * seconds.waiting;
         add_collectives(*graph, target_, "step", runs, made.rank.collectives);
       }
@@ -133,7 +135,8 @@ class StagePlanner {
                                      static_cast<double>(plan.shared_bytes),
                        .computing = plan.computing,
                        .collectives = plan.collectives,
-                       .update = plan.update};
+                       .update = plan.update,
+                       .kernels = plan.kernels};
     for (size_t c = 0; c < slots.size(); ++c) {
       report.rank.activation_bytes += slots[c] * plan.slot_bytes[c];
       report.rank.padding_bytes += slots[c] * (plan.slot_bytes_aligned[c] - plan.slot_bytes[c]);

@@ -16,6 +16,7 @@ struct StageReport {
   // Of a step:
   double sent_bytes = 0;                              // to other stages
   double computing = 0, collectives = 0, update = 0;  // seconds; update: of the optimiser, with collectives
+  std::array<double, kWorkKinds> kernels = {};        // of computing, by kind
   double transfers = 0, idle = 0;                     // in the simulated schedule
 };
 

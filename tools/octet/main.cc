@@ -137,8 +137,8 @@ int run(int argc, char** argv) {
   for (const auto add :
        {octet::add_tokenizer_command, octet::add_data_command, octet::add_train_command, octet::add_eval_command,
         octet::add_quantize_command, octet::add_export_command, octet::add_generate_command, octet::add_embed_command,
-        octet::add_verify_command, octet::add_plan_command, octet::add_report_command, octet::add_mlperf_command,
-        octet::add_bench_command, octet::add_config_command, octet::add_completion_command})
+        octet::add_verify_command, octet::add_plan_command, octet::add_tune_command, octet::add_report_command,
+        octet::add_mlperf_command, octet::add_bench_command, octet::add_config_command, octet::add_completion_command})
     add(app);
 #ifdef OCTET_SERVE
   octet::add_serve_command(app);
