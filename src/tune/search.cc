@@ -62,6 +62,7 @@ class Search {
       confirm_best();
       find_full_recompute();
     }
+    if (std::ssize(result_.best) > options_.rows) result_.best.resize(static_cast<size_t>(options_.rows));
     result_.rules = rules_.sorted();
     result_.planned = planned_, result_.compiled = planner_.compiled();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -155,10 +156,12 @@ class Search {
     rules_.add("memory", layout);
   }
 
-  // The slowest of the table's rows; infinite while it has fewer.
+  // Kept while searching: what is found does not depend on how many rows are shown.
+  int64_t kept() const { return std::max<int64_t>(options_.rows, 10); }
+  // The slowest of those; infinite while there are fewer.
   double bar() const {
-    return std::ssize(result_.best) < options_.rows ? std::numeric_limits<double>::infinity()
-                                                    : result_.best.back().plan.seconds();
+    return std::ssize(result_.best) < kept() ? std::numeric_limits<double>::infinity()
+                                             : result_.best.back().plan.seconds();
   }
 
   bool is_worth_planning(const Guess& guess) {
@@ -242,14 +245,14 @@ class Search {
     }
   }
 
-  void insert(PlannedLayout candidate) {
+  void insert(const PlannedLayout& candidate) {
     const auto faster = [](const PlannedLayout& a, const PlannedLayout& b) {
       const double x = a.plan.seconds(), y = b.plan.seconds();
       return x != y ? x < y : a.layout < b.layout;
     };
     auto& best = result_.best;
     best.insert(std::ranges::upper_bound(best, candidate, faster), candidate);
-    if (std::ssize(best) > options_.rows) best.pop_back();
+    if (std::ssize(best) > kept()) best.pop_back();
   }
 
   // The first rows' plans are made of all layers, as many as take a moment, and the first one's in any case.
@@ -267,7 +270,7 @@ class Search {
       else
         too_large(first.layout, first.plan.bytes());
     }
-    for (PlannedLayout& row : sure) insert(std::move(row));
+    for (const PlannedLayout& row : sure) insert(row);
     // Seconds differ by rounding: a row that is not sure of its bytes does not come first for that.
     const auto first = std::ranges::find_if(result_.best, [](const PlannedLayout& row) { return row.plan.whole; });
     if (first != result_.best.end()) std::rotate(result_.best.begin(), first, first + 1);
