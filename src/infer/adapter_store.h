@@ -53,8 +53,7 @@ class AdapterStore {
   uint64_t last_id_ = 0;
 };
 
-// What an engine's options ask for. Throws for adapters that cannot be read, that the options contradict, or that are
-// asked of several ranks.
+// What an engine's options ask for. Throws for adapters that cannot be read or that the options contradict.
 struct AdapterPlan {
   AdapterTables tables = {};  // empty: none can be loaded
   std::vector<std::string> targets = {};

@@ -1,6 +1,7 @@
 // Adapters in one batch: what a request gets among others it gets alone, and from the base with its adapter merged.
 #include <gtest/gtest.h>
 
+#include "infer/ranked_runner.h"
 #include "infer/testing/adapters.h"
 #include "infer/testing/engine_test.h"
 
@@ -20,6 +21,7 @@ struct Sizes {
   std::vector<std::string> targets = {};
   const char* recipe = "fp32";
   int64_t step_tokens = 40;
+  int64_t tensor = 1;
 };
 
 std::unique_ptr<EngineLoop> engine_of(const MemoryWeights& weights, const Sizes& sizes) {
@@ -29,7 +31,8 @@ std::unique_ptr<EngineLoop> engine_of(const MemoryWeights& weights, const Sizes&
       .recipe = parse_recipe(sizes.recipe),
       .adapters = sizes.tables,
       .adapter_targets = sizes.targets};
-  auto runner = make_runner(weights, serving);
+  serving.engine.tensor = sizes.tensor;
+  auto runner = open_runner(weights, serving);
   std::unique_ptr<AdapterStore> store;
   if (!sizes.tables.empty())
     store = std::make_unique<AdapterStore>(runner->limits().adapters,
@@ -65,6 +68,41 @@ std::vector<Loaded> several(const ModelConfig& model) {
 void load_all(EngineLoop& engine, const std::vector<Loaded>& loaded) {
   for (const Loaded& each : loaded)
     if (!each.name.empty()) engine.load_adapter(each.name, each.adapter.spec, each.adapter.views());
+}
+
+// Tables of a linear that ranks split are split with it: texts are those of one rank, alone and together.
+TEST(EngineAdapters, RanksGiveTheTextsOfOne) {
+  for (const char* family : {"llama", "gpt2"}) {
+    const ModelConfig model = tiny_model(family);
+    const MemoryWeights base(model);
+    std::vector<Loaded> loaded = {{"", {}}};
+    if (std::string(family) == "llama") {
+      loaded = several(model);
+      loaded.push_back({"", {}});
+    } else {
+      loaded.push_back(
+          {"all",
+           random_adapter(model, {{"attn.q", "attn.k", "attn.v"}, {"attn.o"}, {"mlp.up"}, {"mlp.down"}}, 5, 1, 70)});
+    }
+    loaded.push_back({"dora", random_adapter(model, {{"attn.v"}, {"attn.o"}, {"mlp.up"}}, 4, 2, 60, true)});
+    std::vector<std::vector<int32_t>> wanted;
+    for (const int64_t tensor : {1, 2}) {
+      const auto engine = engine_of(base, {.tables = {.slots = 2, .ranks = {8, 16}, .dora = true}, .tensor = tensor});
+      load_all(*engine, loaded);
+      std::vector<GenerationStream> streams;
+      for (uint64_t i = 0; i < 14; ++i)
+        streams.push_back(engine->submit(request_of(i, loaded[i % loaded.size()].name)));
+      for (uint64_t i = 0; i < 14; ++i) {
+        const Collected text = collect_one(std::move(streams[i]));
+        EXPECT_EQ(text.error, "");
+        if (tensor == 1)
+          wanted.push_back(text.ids);
+        else
+          EXPECT_EQ(text.ids, wanted[i]) << family << " request " << i << " of " << loaded[i % loaded.size()].name;
+      }
+    }
+    EXPECT_NE(wanted[0], wanted[loaded.size()]) << "requests differ";
+  }
 }
 
 // Two slots of each class for more adapters: they take turns on the device.

@@ -71,9 +71,6 @@ AdapterPlan plan_adapters(const EngineOptions& o, const ModelConfig& config) {
         o.max_adapter_rank, o.adapter_targets);
     return plan;
   }
-  check(o.tensor == 1, ErrorCode::kUnsupported,
-        "adapters on {} ranks are not supported: want tensor 1, or an adapter that is merged (octet export --merge)",
-        o.tensor);
   std::set<int64_t> ranks;
   std::set<std::string> targets;
   AdapterTables& tables = plan.tables;

@@ -135,7 +135,24 @@ void PlanRunner::find_adapter_rows(const StepInput& input, const ForwardBucket& 
 }
 
 void PlanRunner::write_states(std::span<const StatePart> parts) {
-  for (const StatePart& part : parts) executor_->write_state_part(*part.state, part.offset, part.bytes);
+  const Program& program = executor_->program();
+  const int64_t ranks = program.mesh()[Axis::kTensor], rank = executor_->coordinate()[Axis::kTensor];
+  for (const StatePart& part : parts) {
+    const StateEntry& entry = *program.find_state(*part.state);
+    if (entry.layout.cuts.empty()) {
+      executor_->write_state_part(*part.state, part.offset, part.bytes);
+    } else if (entry.layout.cut_axes(1).empty()) {  // this rank's rows of a slot
+      const auto bytes = static_cast<size_t>(std::ssize(part.bytes) / ranks);
+      executor_->write_state_part(*part.state, part.offset / ranks,
+                                  part.bytes.subspan(static_cast<size_t>(rank) * bytes, bytes));
+    } else {  // its columns
+      const int64_t own = dtype_bytes(entry.type.dtype) * entry.type.shape.cols(), whole = own * ranks;
+      std::vector<std::byte> columns(part.bytes.size() / static_cast<size_t>(ranks));
+      for (int64_t row = 0; row < std::ssize(part.bytes) / whole; ++row)
+        std::copy_n(part.bytes.begin() + row * whole + rank * own, own, columns.begin() + row * own);
+      executor_->write_state_part(*part.state, part.offset / ranks, columns);
+    }
+  }
 }
 
 void PlanRunner::forward(const StepInput& input) {

@@ -89,6 +89,10 @@ SampleOutput RankedRunner::wait() {
   return output;
 }
 
+void RankedRunner::write_states(std::span<const StatePart> parts) {
+  lead(write_states_call(parts), [&] { own_->write_states(parts); });
+}
+
 void check_ranks(const ModelConfig& model, const ServingOptions& options) {
   const int64_t ranks = options.engine.tensor;
   const auto divides = [&](const char* what, int64_t count) {
@@ -111,6 +115,11 @@ std::string ranks_text(const ModelConfig& model, const ServingOptions& options) 
       o.tensor, options.recipe.name, cache_dtype_name(options.cache_dtype),
       options.cache_scales ? " with stored scales" : "", o.context, o.max_sequences, o.max_step_tokens, o.block_size,
       o.kv_cache_bytes, o.memory_fraction, options.draft_tokens(), options.max_entries);
+  const AdapterTables& tables = options.adapters;
+  if (!tables.empty())
+    text += fmt::format("adapters: {} slots of ranks {}{}, {} virtual tokens, of {}\n", tables.slots,
+                        fmt::join(tables.ranks, ","), tables.dora ? " with dora" : "", tables.virtual_tokens,
+                        fmt::join(options.adapter_targets, ","));
   return text + to_text(options.target) + to_hugging_face_config(model, {}, "");
 }
 

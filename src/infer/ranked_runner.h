@@ -30,6 +30,7 @@ class RankedRunner final : public Runner {
   void forward(const StepInput& input) override;
   void sample(const SampleInput& input) override;
   SampleOutput wait() override;
+  void write_states(std::span<const StatePart> parts) override;
   int64_t padded_tokens(const StepInput& input) const override { return own_->padded_tokens(input); }
   void check_alive() const override { team_->check_alive(); }
   bool follow() override;

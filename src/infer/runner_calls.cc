@@ -8,7 +8,7 @@
 namespace octet {
 namespace {
 
-enum class Call : uint8_t { kCopyBlocks, kForward, kSample, kWait };
+enum class Call : uint8_t { kCopyBlocks, kForward, kSample, kWait, kWriteStates };
 
 // The fields in their order, for Writer and Reader.
 template <typename Io, typename Input>
@@ -110,10 +110,17 @@ CallBytes sample_call(const SampleInput& input) {
   return writer.take();
 }
 
+CallBytes write_states_call(std::span<const StatePart> parts) {
+  Writer writer(Call::kWriteStates);
+  writer.value(parts.size());
+  for (const StatePart& part : parts) writer.list(*part.state), writer.value(part.offset), writer.list(part.bytes);
+  return writer.take();
+}
+
 CallBytes wait_call() { return Writer(Call::kWait).take(); }
 
 const char* call_name(std::span<const std::byte> call) {
-  constexpr std::array kNames = {"copy_blocks", "forward", "sample", "wait"};  // as Call
+  constexpr std::array kNames = {"copy_blocks", "forward", "sample", "wait", "write_states"};  // as Call
   check(!call.empty() && static_cast<size_t>(call[0]) < kNames.size(), ErrorCode::kInternal,
         "a runner's call of {} bytes has no kind", call.size());
   return kNames[static_cast<size_t>(call[0])];
@@ -146,6 +153,22 @@ void make_call(Runner& runner, std::span<const std::byte> call) {
       reader.finish();
       runner.wait();
       return;
+    }
+    case Call::kWriteStates: {
+      struct Part {
+        std::vector<char> state;
+        int64_t offset = 0;
+        std::vector<std::byte> bytes;
+      };
+      std::vector<Part> read;
+      reader.structs(read,
+                     [&](Part& part) { reader.list(part.state), reader.value(part.offset), reader.list(part.bytes); });
+      reader.finish();
+      std::vector<std::string> names;
+      for (const Part& part : read) names.emplace_back(part.state.begin(), part.state.end());
+      std::vector<StatePart> parts;
+      for (size_t i = 0; i < read.size(); ++i) parts.push_back({&names[i], read[i].offset, read[i].bytes});
+      return runner.write_states(parts);
     }
   }
   fail(ErrorCode::kInternal, "a runner's call has the unknown kind {}", static_cast<int>(kind));

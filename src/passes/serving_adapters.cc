@@ -58,11 +58,18 @@ class AdapterRewriter {
     size_t index;
   };
 
-  Value buffer(const std::string& name, Shape shape) {
+  // `weight`: that of a linear, along whose split ("column" of B, "row" of A) the table is split with it.
+  Value buffer(const std::string& name, Shape shape, const Node* weight = nullptr, const char* split = "none") {
     const Value known = b_.graph().find_leaf(Op::kState, name);
     if (known.exists()) return known;
-    return declare_state(program_, b_,
-                         {.name = name, .type = {tables_.dtype, std::move(shape)}, .role = StateRole::kBuffer});
+    const bool with = weight != nullptr && weight->attr<std::string>("split") == split;
+    const Value leaf = declare_state(program_, b_,
+                                     {.name = name,
+                                      .type = {tables_.dtype, std::move(shape)},
+                                      .role = StateRole::kBuffer,
+                                      .param = with ? weight->name : ""});
+    if (with) b_.graph().mutable_node(leaf.node).attrs.set("split", std::string(split));
+    return leaf;
   }
 
   Value input(const std::string& name, Shape shape, Attrs attrs = {}) {
@@ -79,12 +86,12 @@ class AdapterRewriter {
   }
 
   // x A^T of all linears that read it, side by side.
-  Value inner(Value x, const AdaptedLinears& linears, int64_t rank, Value offsets) {
+  Value inner(Value x, const AdaptedLinears& linears, int64_t rank, Value offsets, const Node& weight) {
     const std::string name = lora_a_state(linears, rank);
     const auto [known, added] = inner_.try_emplace(name);
     if (added) {
       const auto rows = (tables_.slots + 2) * std::ssize(linears.params) * rank;
-      known->second = grouped(rewriter_.map(x), buffer(name, {rows, linears.in}), offsets, name);
+      known->second = grouped(rewriter_.map(x), buffer(name, {rows, linears.in}, &weight, "row"), offsets, name);
     }
     return known->second;
   }
@@ -104,11 +111,12 @@ class AdapterRewriter {
     for (const size_t c : variant_.classes) {
       const int64_t rank = tables_.ranks[c];
       const Value offsets = input(lora_offsets_input(rank), {tables_.slots + 3});
-      Value h = inner(old_.node(id).inputs[0], linears, rank, offsets);
+      const Node& weight = old_.node(old_.node(id).inputs[1]);
+      Value h = inner(old_.node(id).inputs[0], linears, rank, offsets, weight);
       const auto first = static_cast<int64_t>(place.index) * rank;
       if (count > 1) h = b_.slice(h, 1, first, first + rank);
       const std::string name = lora_b_state(param, rank);
-      const Value delta = grouped(h, buffer(name, {(tables_.slots + 2) * out, rank}), offsets, name);
+      const Value delta = grouped(h, buffer(name, {(tables_.slots + 2) * out, rank}, &weight, "column"), offsets, name);
       sum = sum.exists() ? b_.add(sum, delta) : delta;
     }
     if (addend.exists())

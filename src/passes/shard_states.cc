@@ -24,7 +24,7 @@ std::string param_of(const Program& program, const Node& leaf) {
 void collect_projection(const Program& program, const Graph& graph, Value value, std::set<std::string>& params) {
   const Node& node = graph.node(value);
   const OpFacts& facts = op_facts(node.op);
-  const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul;
+  const bool product = node.op == Op::kMatmul || node.op == Op::kScaledMatmul || node.op == Op::kGroupedMatmul;
   const size_t x = node.op == Op::kScatterRows || node.op == Op::kScatterCodes ? 1 : 0;
   for (size_t i = product ? 1 : 0; i < node.inputs.size(); ++i) {
     if (!node.inputs[i].exists()) continue;
@@ -175,6 +175,14 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
               "recipe of a scale a row (fp8-current, int8)",
               entry.param, entry.type.shape[cut.dim], parallel_.mesh[cut.axis]);
       return scales;
+    }
+    case StateRole::kBuffer: {  // a table of adapters of this weight: rows of each slot, or columns, as its own
+      const std::string split = known->second.cuts.empty() ? "none" : split_of(program, entry);
+      const StateEntry* of = program.find_state(entry.param, StateRole::kMaster);
+      if (of == nullptr) of = program.find_state(entry.param, StateRole::kCodes);
+      if (of == nullptr || split == "none") return {};
+      const int64_t groups = entry.type.shape[0] / of->type.shape[0];
+      return split == "row" ? Layout().with(1, {Axis::kTensor}) : Layout().with(0, {Axis::kTensor}, groups);
     }
     default: return {};
   }

@@ -190,6 +190,34 @@ Cost grouped_cost(const Graph& graph, const Node& node) {
   return {flops, bytes};
 }
 
+// Of adapters on ranks that split a linear, who cut each expert's part alike: rows of each block of w give columns of
+// y; its columns, which meet those of x, a sum.
+void arrange_grouped(LayoutRequest& request) {
+  const Layout w = request.layout(1);
+  const AxisList rows = w.cut_axes(0), columns = w.cut_axes(1);
+  const int64_t experts = request.shape(2)[0] - 1;
+  const bool within = !w.is_pending() && (rows.empty() ? !columns.empty() : experts > 1 && w.outer(0) == experts);
+  request.redistribute(0, within && rows.empty() ? Layout().with(1, columns) : Layout());
+  if (!within) request.redistribute(1, {});
+  request.redistribute(2, {});
+}
+
+Layouts place_grouped(const Graph& graph, const Node& node) {
+  const Layout& w = input_layout(graph, node, 1);
+  require_settled(graph, node, 0), require_settled(graph, node, 1);
+  require_copies(graph, node, 2);
+  if (w.copies()) {
+    require_copies(graph, node, 0);
+    return {Layout()};
+  }
+  const int64_t experts = input_shape(graph, node, 2)[0] - 1;
+  const AxisList rows = w.cut_axes(0), columns = w.cut_axes(1);
+  require_layout(node.attr<bool>("trans_b") && (rows.empty() || (columns.empty() && w.outer(0) == experts)), graph,
+                 node, 1, "[experts x out, in] cut within each expert, or along in");
+  require_is(graph, node, 0, Layout().with(1, columns), "as the columns of w");
+  return {rows.empty() ? Layout().with_pending(Pending::kSum, columns) : Layout().with(1, rows)};
+}
+
 }  // namespace
 
 const OpFacts top_k = {
@@ -240,7 +268,7 @@ const OpFacts combine_rows_grad = {
     .meaning = "drows[places[t, k]] = weights[t, k] dy[t]; dweights[t, k] = sum of rows[places[t, k]] dy[t]"};
 const OpFacts grouped_matmul = {
     .infer = grouped_matmul_type,
-    .layouts = kWhole,
+    .layouts = {place_grouped, arrange_grouped},
     .gradient = grouped_matmul_gradient,
     .cost = grouped_cost,
     .meaning = "rows r of expert e: y[r] = x[r] w[e]^T (trans_b), or x[r] w[e]; w[e] is the e-th of E blocks of rows"};
