@@ -29,7 +29,7 @@ class RoundedWeights : public WeightSource {
     config_ = base.config(), special_ = base.special();
   }
   ParamView view(const std::string& param, const Shape& shape) const override {
-    const ParamView own = base_.view(param, shape);
+    ParamView own = base_.view(param, shape);
     if (!held_.contains(param)) return own;
     auto [values, added] = values_.try_emplace(param);
     if (added) values->second = round_to_nf4(own, kNf4Nested);
