@@ -268,7 +268,6 @@ TEST(LayoutRules, PartsJoinToTheWhole) {
                                 Op::kDispatchRows,
                                 Op::kCombineRows,
                                 Op::kCombineRowsGrad,
-                                Op::kGroupedMatmul,
                                 Op::kGroupedMatmulWgrad,
                                 Op::kScaledGroupedMatmul}
                            .contains(info.op);

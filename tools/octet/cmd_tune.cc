@@ -132,7 +132,7 @@ Examples:
     --gpus 64 --target h100-80g --tokens 2000G --price 2.5
   octet tune train configs/gpt2_124m.yaml train.global_batch=64 --gpus 2 --measure 5 --out best.yaml
   octet tune train --evaluate rows.jsonl --target h200
-A row of --evaluate: {"id": 1, "gpus": 8, "model.size": "llama2-7b", "train.micro_batch": 1, "train.global_batch": 64})";
+A row of --evaluate is an object: "id": 1, "gpus": 8, "model.size": "llama2-7b", "train.global_batch": 64, more settings)";
 
 }  // namespace
 
