@@ -263,7 +263,7 @@ class ChatCorpusTest : public ::testing::Test {
         .inputs = {folder_.file("in.jsonl")}, .output = folder_.file("set"), .tokenizer_path = options_.tokenizer_path};
     options.text.skip_bad_lines = skip;
     corpus.prepare(options);
-    const PrepareResult result = prepare_corpus(*tokenizer, options);
+    PrepareResult result = prepare_corpus(*tokenizer, options);
     counts_ = corpus.counts();
     return result;
   }

@@ -34,7 +34,7 @@ std::vector<std::pair<std::string, Number>> parse_patterns(const std::vector<std
     check(equals != std::string::npos && equals > 0, ErrorCode::kInvalidArgument, "{}: '{}' (want {})", setting, text,
           kWant);
     patterns.emplace_back(text.substr(0, equals), parse<Number>(text.substr(equals + 1), setting, text, kWant));
-    NamePattern(patterns.back().first, setting);
+    const NamePattern checked(patterns.back().first, setting);
     check(patterns.back().second > 0, ErrorCode::kInvalidArgument, "{}: '{}' (want a number above 0)", setting, text);
   }
   return patterns;

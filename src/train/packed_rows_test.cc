@@ -273,7 +273,7 @@ TEST(PackedRows, PatienceEndsARunThatGetsNoBetter) {
   EXPECT_EQ(result.run.step, 8);  // the best is that of step 2
   EXPECT_TRUE(result.out_of_patience);
   EXPECT_FALSE(result.interrupted);
-  EXPECT_NE(result.checkpoint.find("8"), std::string::npos);
+  EXPECT_NE(result.checkpoint.find('8'), std::string::npos);
   // A resumed run knows it, and more patience continues it.
   EXPECT_EQ(train(config).run.step, 8);
   config.eval_patience = 5;

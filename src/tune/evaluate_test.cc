@@ -11,7 +11,7 @@
 namespace octet {
 namespace {
 
-std::vector<nlohmann::json> answers(const std::string& rows, RowOptions options = {}) {
+std::vector<nlohmann::json> answers(const std::string& rows, const RowOptions& options = {}) {
   std::istringstream in(rows);
   std::vector<nlohmann::json> all;
   evaluate_rows(in, h200_target(), options,

@@ -88,7 +88,7 @@ TEST(Search, KeepsWhatIsGiven) {
 }
 
 TEST(Search, SettingsThatUsersGiveAreFoundAsThey) {
-  const auto words = [](std::vector<std::string> list) {
+  const auto words = [](const std::vector<std::string>& list) {
     return given_settings({}, [list](RunConfig&, SettingsTable& table) { table.set_words(list); });
   };
   EXPECT_EQ(words({"model.size=gpt2-124m"}), std::set<std::string>{});
