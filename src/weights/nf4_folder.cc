@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 1 << 24;
+constexpr int64_t kMaxNf4ConfigBytes = 1 << 24;
 constexpr std::string_view kStates[] = {".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"};
 
 int64_t size_of(const nlohmann::json& state, const char* key, const std::string& where) {
@@ -40,7 +40,7 @@ bool FourBitCodes::is_nf4() const {
 std::optional<int64_t> nf4_group_of(const std::string& folder) {
   const std::string path = folder + "/config.json";
   if (!path_exists(path)) return std::nullopt;
-  const std::string text = read_file(path, kMaxConfigBytes);
+  const std::string text = read_file(path, kMaxNf4ConfigBytes);
   if (!is_four_bit(text, path)) return std::nullopt;
   const nlohmann::json json = parse_json(text, path);
   const ConfigField config = quantization_field(json, path);
