@@ -108,8 +108,8 @@ struct GroupedPlan {
 std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts& device);
 void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream);
 
-// Grouped products of bf16 with few columns N (narrow), or few elements to contract, K of kRanks (wide): those of
-// adapters. Rows of x and w are whole pieces of 16 bytes.
+// Grouped products of bf16 with few columns N (narrow), or few elements to contract, K of 8, 16, 32 or 64 (wide): those
+// of adapters. Rows of x and w are whole pieces of 16 bytes.
 inline constexpr int64_t kNarrowColumns = 256;
 struct ThinProduct {
   int64_t rows = 0, n = 0, k = 0, x_stride = 0;  // elements of a row of x
