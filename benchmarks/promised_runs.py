@@ -55,11 +55,13 @@ def settings_of(family, recipe, device, mesh):
 
 
 def train(octet, folder, family, recipe, device, mesh, base=None, method=""):
-    out = folder / f"{family}_{recipe}_{device}_{mesh.replace('=', '').replace(',', '_')}{method}"
+    out = folder / f"{family}_{recipe}_{device}_{mesh.replace('=', '').replace(',', '_')}{method.replace(':', '_')}"
     words = settings_of(family, recipe, device, mesh)
     if base:
         words = [word for word in words if not word.startswith("model.")]
+        method, _, base_type = method.partition(":")
         words += [f"model.from={base}", f"adapter.method={method}", "adapter.targets=all-linear", "adapter.rank=8"]
+        words += [f"adapter.base={base_type}"] if base_type else []
     return trained(octet, folder, words, out)
 
 
@@ -203,7 +205,8 @@ def main():
     parser.add_argument("--mesh", default="", help="settings of parallel.*, as tensor=2,data=2")
     parser.add_argument("--families", type=str.split, default=FAMILIES, help="names with spaces between")
     parser.add_argument("--recipes", type=str.split, default=RECIPES)
-    parser.add_argument("--adapters", type=str.split, default=[], help="adapter.method in place of whole models")
+    parser.add_argument("--adapters", type=str.split, default=[],
+                        help="adapter.method, as lora, or with adapter.base, as lora:nf4, in place of whole models")
     parser.add_argument("--workloads", type=str.split, default=[], help="bert, classify, dpo in place of language modelling")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quiet", action="store_true", help="print failures and the count only")

@@ -82,6 +82,7 @@ struct EngineOptions {
   int64_t max_waiting_tokens = 100'000'000;  // prompt tokens of queued requests; more are refused
   SchedulingPolicy policy = SchedulingPolicy::kMaxUtilization;
   bool prefix_cache = true;
+  bool all_rows = false;  // of a prompt go through the whole last layer, not those alone whose logits are wanted
   // Speculation: "ngram" guesses tokens from what the sequence has said before; the path of a smaller model of the same
   // vocabulary (with random_weights its name) has that model guess. Empty: none. Sequences are what they are without.
   std::string draft = {};

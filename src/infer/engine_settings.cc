@@ -53,6 +53,9 @@ SettingsTable settings_of(EngineOptions& o, const std::string& task) {
     t.add("policy", enum_target(&o.policy),
           {.meaning = "in-flight batching with preemption or without", .choices = {"never-evict", "max-utilization"}});
     t.add("prefix_cache", &o.prefix_cache, {.meaning = "reuse KV blocks of shared prefixes (default)"});
+    t.add(
+        "all_rows", &o.all_rows,
+        {.meaning = "compute the last layer for every row of a prompt, not only for those that are sampled or scored"});
     t.add("max_adapters", &o.max_adapters,
           {.meaning = "adapters on the device at once, of each class of ranks; 0: those given, at most 64",
            .min = 0,

@@ -155,19 +155,51 @@ void PlanRunner::write_states(std::span<const StatePart> parts) {
   }
 }
 
+// Each row is a query of its own: it sees the keys of its sequence up to its position.
+void PlanRunner::find_read_rows(const StepInput& input, size_t group) {
+  const size_t rows = input.logit_rows.size();
+  const auto columns = static_cast<size_t>(limits_.groups[group].blocks_per_sequence);
+  const std::vector<int32_t>& table = input.groups[group].table;
+  for (auto* list : {&hidden_rows_, &read_segments_}) {
+    list->resize(rows + (list == &read_segments_ ? 1 : 0));
+    std::iota(list->begin(), list->end(), 0);
+  }
+  for (auto* list : {&read_positions_, &read_lengths_}) list->resize(rows);
+  read_table_.resize(rows * columns);
+  for (size_t r = 0; r < rows; ++r) {
+    const int32_t token = input.logit_rows[r];
+    read_positions_[r] = input.positions.at(static_cast<size_t>(token));
+    read_lengths_[r] = read_positions_[r] + 1;
+    const auto sequence = std::ranges::upper_bound(input.segments, token) - input.segments.begin() - 1;
+    std::copy_n(table.begin() + sequence * static_cast<ptrdiff_t>(columns), columns,
+                read_table_.begin() + static_cast<ptrdiff_t>(r * columns));
+  }
+}
+
 void PlanRunner::forward(const StepInput& input) {
   check_step(input);
   const ForwardBucket& bucket = forward_bucket(input);
   const std::string& graph = bucket.graph;
-  hidden_rows_.assign(input.ids.size(), -1);
-  for (size_t r = 0; r < input.logit_rows.size(); ++r)
-    hidden_rows_.at(static_cast<size_t>(input.logit_rows[r])) = static_cast<int32_t>(r);
+  if (bucket.read_rows > 0) {
+    find_read_rows(input, bucket.read_group);
+  } else {
+    hidden_rows_.assign(input.ids.size(), -1);
+    for (size_t r = 0; r < input.logit_rows.size(); ++r)
+      hidden_rows_.at(static_cast<size_t>(input.logit_rows[r])) = static_cast<int32_t>(r);
+  }
   std::vector<InputValues> values = {
       {"ids", input.ids},           {"positions", input.positions},   {"from", input.from},
       {"segments", input.segments}, {"kv_lengths", input.kv_lengths}, {"hidden_rows", hidden_rows_}};
   for (size_t g = 0; g < input.groups.size(); ++g) {
     values.emplace_back(group_input("slots", g), input.groups[g].slots);
     values.emplace_back(group_input("block_table", g), input.groups[g].table);
+  }
+  if (bucket.read_rows > 0) {
+    values.emplace_back("read_rows", input.logit_rows);
+    values.emplace_back("read_positions", read_positions_);
+    values.emplace_back("read_segments", read_segments_);
+    values.emplace_back("read_lengths", read_lengths_);
+    values.emplace_back("read_table", read_table_);
   }
   if (bucket.adapters != 0) {
     find_adapter_rows(input, bucket);

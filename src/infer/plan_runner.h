@@ -34,6 +34,7 @@ class PlanRunner final : public Runner {
   const SampleBucket& sample_bucket(const SampleInput& input) const;
   uint64_t adapter_classes(const StepInput& input) const;
   void find_adapter_rows(const StepInput& input, const ForwardBucket& bucket);
+  void find_read_rows(const StepInput& input, size_t group);
   void check_step(const StepInput& input) const;
   void collect();
 
@@ -47,6 +48,7 @@ class PlanRunner final : public Runner {
   const SampleBucket* sampling_ = nullptr;  // of the last sample(), until its results are taken
   int64_t sampled_rows_ = 0;
   std::vector<int32_t> hidden_rows_;
+  std::vector<int32_t> read_positions_, read_segments_, read_lengths_, read_table_;  // of the rows that are read
   // Inputs of a step's adapters: of each class of ranks the offsets of its groups.
   std::vector<std::vector<int32_t>> lora_offsets_;
   std::vector<int32_t> gain_rows_, virtual_slots_, virtual_rows_;

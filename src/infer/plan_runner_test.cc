@@ -86,6 +86,30 @@ TEST_P(PlanRunnerGoldens, ACacheOfInt8GivesOneTextHoweverThePromptIsCut) {
   EXPECT_GE(differs, static_cast<ptrdiff_t>(kPrompt + 4));
 }
 
+// Rows of two texts, not the last ones alone and in no order, after a prefix in the cache.
+TEST_P(PlanRunnerGoldens, TheLastLayerOfThePromptsRowsThatAreReadGivesTheirLogits) {
+  ServingOptions options = small_options();
+  options.engine.all_rows = true;
+  auto all_rows = make_runner(*weights_, options);
+  std::vector<std::vector<float>> logprobs;
+  std::vector<std::vector<int32_t>> ids;
+  for (PlanRunner* runner : {runner_.get(), all_rows.get()}) {
+    Text a = prompt(kPrompt, 2, 16), b = prompt(kPrompt + 6, 1, 0);
+    Driver driver(*runner);
+    driver.add(b, 5, false);
+    driver.run();
+    driver.add(a, kPrompt, true);
+    driver.add(b, 8, false);
+    for (int32_t token : {13, 4, 12}) driver.add_row(token);
+    const SampleOutput output = driver.run();
+    ids.emplace_back(output.ids.begin(), output.ids.end());
+    logprobs.emplace_back(output.logprobs.begin(), output.logprobs.end());
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+  ASSERT_EQ(logprobs[0].size(), 4u);
+  for (size_t r = 0; r < 4; ++r) EXPECT_NEAR(logprobs[0][r], logprobs[1][r], 1e-5) << "row " << r;
+}
+
 TEST_P(PlanRunnerGoldens, MixedBatchesOfInterleavedTexts) {
   Text a = prompt(kPrompt, 2, 16), b = prompt(kPrompt + 6, 1, 0);
   Driver driver(*runner_);

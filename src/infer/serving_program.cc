@@ -107,6 +107,9 @@ class ProgramBuilder {
       groups_.push_back(group);
     }
     check(!groups_.empty(), ErrorCode::kUnsupported, "serving: the model has no attention");
+    const auto attention = std::ranges::find(base_.nodes().rbegin(), base_.nodes().rend(), Op::kAttention, &Node::op);
+    const int64_t window = attention->attr<int64_t>("window");
+    last_group_ = static_cast<size_t>(std::ranges::find(groups_, window, &Group::window) - groups_.begin());
   }
 
   void set_adapters() {
@@ -166,7 +169,13 @@ class ProgramBuilder {
         bucket.graph += ".virtual";
       }
       const Graph own = variant.empty() ? logits : add_adapters(program, logits, out_.limits.adapters, variant);
-      program.add_graph(forward_graph(program, bucket.graph, own, cache, states_));
+      Graph graph = forward_graph(program, bucket.graph, own, cache, states_);
+      if (variant.empty() && !options_.engine.all_rows && tokens >= 2 * states_.rows) {
+        bucket.read_rows = states_.rows;
+        bucket.read_group = last_group_;
+        graph = read_rows_only(graph, states_.rows);
+      }
+      program.add_graph(std::move(graph));
       buckets.push_back(std::move(bucket));
     }
   }
@@ -280,6 +289,7 @@ class ProgramBuilder {
   ServingStates states_;
   Graph base_;  // computes the logits of one token
   std::vector<Group> groups_;
+  size_t last_group_ = 0;  // of the last layer
 };
 
 }  // namespace

@@ -37,6 +37,8 @@ struct ForwardBucket {
   int64_t tokens = 0, sequences = 0;
   std::string graph;
   uint64_t adapters = 0;  // bit c: class c of AdapterTables::classes(). 0: a graph without
+  int64_t read_rows = 0;  // rows that the last layer works on (read_rows_only); 0: all tokens
+  size_t read_group = 0;  // cache group of the last layer
 };
 
 struct SampleBucket {

@@ -72,6 +72,27 @@ TEST(ServingProgram, SaysWhatIsMissingAndWhatWouldFit) {
   }
 }
 
+// The last layer of a prompt works on the rows that are sampled; its queries are made beside keys and values, in one
+// product as in every other graph.
+TEST(ServingProgram, TheLastLayerOfAPromptWorksOnTheRowsThatAreRead) {
+  const auto rows_of_products = [](const ServingProgram& program, const std::string& name) {
+    std::vector<int64_t> rows;
+    const Graph& graph = program.plan.program.graph(name);
+    for (const Node& node : graph.nodes())
+      if (node.op == Op::kMatmul) rows.push_back(node.results[0].shape[0]);
+    return rows;
+  };
+  ServingOptions o = options(1 << 22);
+  const ServingProgram program = build_serving_program(model(), o);
+  const std::vector<int64_t> whole = rows_of_products(program, "mixed.64");
+  std::vector<int64_t> wanted(7 + 3, 64);  // q, k, v, o, gate, up, down; q, k, v
+  wanted.resize(14, 4);
+  EXPECT_EQ(whole, wanted);
+  EXPECT_EQ(rows_of_products(program, "decode.4"), std::vector<int64_t>(14, 4));
+  o.engine.all_rows = true;
+  EXPECT_EQ(rows_of_products(build_serving_program(model(), o), "mixed.64"), std::vector<int64_t>(14, 64));
+}
+
 // Also where FP8 products of training want whole sixteens: no bucket falls back to the compute type.
 TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
   ServingOptions fp8 = options(1 << 22);

@@ -63,6 +63,12 @@ struct ServingStates {
 Graph forward_graph(Program& program, const std::string& name, const Graph& logits, const KvCacheOptions& cache,
                     const ServingStates& states);
 
+// A forward graph whose last layer, behind its keys and values, works on the rows alone that are sampled or scored:
+// inputs read_rows, read_positions, hidden_rows i32[rows] (token rows, their positions, rows of `hidden`; -1 = none),
+// and as attention's queries, each a sequence of its own, read_segments i32[rows + 1], read_lengths i32[rows] and
+// read_table i32[rows, B]. Not for graphs with adapters, whose inputs say which rows are whose.
+Graph read_rows_only(const Graph& forward, int64_t rows);
+
 struct SampleGraphOptions {
   int64_t rows = 0;          // R of this graph
   int64_t entries = 0;       // E of adjust_logits; 0 = no adjustment

@@ -35,6 +35,8 @@ constexpr GraphMaker kMakers[] = {
      [](Program& made, const Graph& graph, const ServingSizes& sizes) {
        return forward_graph(made, graph.name(), graph, cache_of(graph, sizes), sizes.states);
      }},
+    {"read_rows_only",
+     [](Program&, const Graph& graph, const ServingSizes& sizes) { return read_rows_only(graph, sizes.states.rows); }},
     {"sample_graph",
      [](Program& made, const Graph& graph, const ServingSizes& sizes) {
        return sample_graph(made, graph.name(), graph, sizes.sample, sizes.states);

@@ -28,7 +28,7 @@ struct Options {
   std::vector<int64_t> batches = {64}, prompts = {};
   int64_t context = 1024, steps = 30, layers = 0, block_size = 0, max_step_tokens = 2048, top = 12;
   double bytes_per_second = 0;
-  bool profile = false, plan_only = false, no_warm_up = false;
+  bool profile = false, plan_only = false, no_warm_up = false, all_rows = false;
 };
 
 // Roofline seconds of this graph at `context` keys per sequence: each GEMM the longer of its FLOPs and bytes, plus one
@@ -85,7 +85,8 @@ class StepBench {
                    .max_sequences = *std::max_element(options.batches.begin(), options.batches.end()),
                    .max_step_tokens = options.max_step_tokens,
                    .block_size = options.block_size,
-                   .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0},
+                   .kv_cache_bytes = options.plan_only ? int64_t{40} << 30 : 0,
+                   .all_rows = options.all_rows},
         .target = target,
         .recipe = parse_recipe(options.recipe),
         .cache_dtype = parse_cache_dtype(options.kv_cache)};
@@ -349,6 +350,7 @@ void add_serve_step_command(CLI::App& app) {
                       "trace files PREFIX.GRAPH.json of 10 more steps, and the GPU's idle time (needs CUPTI)");
   command->add_flag("--plan-only", options->plan_only, "only plan, and print the graphs of the requested steps");
   command->add_flag("--no-warm-up", options->no_warm_up);
+  command->add_flag("--all-rows", options->all_rows, "compute the last layer of a prompt for every row");
   command->callback([options] { run_serve_step(*options); });
 }
 

@@ -58,6 +58,15 @@ class Driver {
     sample_.store.push_back(text.row);
   }
 
+  // Asks for the successor of token `token` of the step too.
+  void add_row(int32_t token) {
+    step_.logit_rows.push_back(token);
+    sample_.params.insert(sample_.params.end(), {0.0f, 1.0f, 0.0f});
+    sample_.top_k.push_back(0);
+    sample_.seeds.insert(sample_.seeds.end(), {0, token, 0});
+    sample_.store.push_back(-1);
+  }
+
   SampleInput& sampling() { return sample_; }
   const StepInput& step() const { return step_; }
 

@@ -175,6 +175,14 @@ Layouts place_select_rows(const Graph& graph, const Node& node) {
   return {input_layout(graph, node, 0)};
 }
 
+// Columns stay with their ranks.
+void arrange_select_rows(LayoutRequest& request) {
+  request.reduce(0);
+  const int last = request.whole_shape(0).rank() - 1;
+  request.redistribute(0, Layout().with_cuts_of(request.layout(0), last, last));
+  request.redistribute(1, {});
+}
+
 void reshape_gradient(GradientContext& context) {
   std::vector<int64_t> dims = context.graph().shape(context.input(0)).dims;
   context.add_gradient(0, emit_gradient(context, Op::kReshape, {context.gradient(0)}, {{"shape", std::move(dims)}}));
@@ -276,7 +284,7 @@ const OpFacts reduce = {.infer = reduce_type,
                             "sum, max or amax (of |x|) in float32 over all but the last dim (axis "
                             "rows -> [C]) or everything (axis all -> [1]); NaN goes through"};
 const OpFacts select_rows = {.infer = select_rows_type,
-                             .layouts = {place_select_rows, arrange_whole, rows_of<0b10>},
+                             .layouts = {place_select_rows, arrange_select_rows, rows_of<0b10>},
                              .gradient = select_rows_gradient,
                              .cost = copy_cost,
                              .cheap_to_recompute = true,

@@ -45,9 +45,10 @@ cpu::Case addend_case(const Addend& s) {
     if (s.wide > 0)
       h = member("columns", Op::kSlice, {h}, {{"axis", int64_t{1}}, {"begin", s.begin}, {"end", s.begin + s.rank}});
     const Value product = member("product", Op::kGroupedMatmul, {h, w, offsets}, {{"trans_b", true}});
-    const Value sum =
-        s.base_first ? member("add", Op::kAdd, {base, product}, {}) : member("add", Op::kAdd, {product, base}, {});
-    body.outputs().push_back({"add.0", sum});
+    Value result = product;
+    if (s.base)
+      result = member("add", Op::kAdd, s.base_first ? std::vector{base, product} : std::vector{product, base}, {});
+    body.outputs().push_back({"result.0", result});
     return body;
   };
   return c;
