@@ -1,6 +1,5 @@
 // Which device runs: the words of --device and what they come to.
 #include "base/error.h"
-#include "base/log.h"
 #include "exec/cpu/memory.h"
 #include "exec/executor.h"
 
@@ -23,22 +22,7 @@ int64_t free_memory(Device device, const CudaOptions& options) {
   return device == Device::kCuda ? free_cuda_memory(options) : cpu::available_memory_bytes();
 }
 
-std::string slow_products(const Plan& plan) {
-  if (plan.target.device != Device::kCuda) return "";
-  for (const Graph& graph : plan.program.graphs()) {
-    for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kScaledGroupedMatmul && node.attr<std::string>("scaling_a") == "1x128")
-        return fmt::format(
-            "products of experts with scales of blocks run on float32 tiles on {}, many times slower "
-            "than with a scale a tensor (recipe fp8-current)",
-            plan.target.name);
-    }
-  }
-  return "";
-}
-
 std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options, Communicator* ranks) {
-  if (const std::string slow = slow_products(plan); !slow.empty()) log_warning("{}", slow);
   return plan.target.device == Device::kCuda ? make_cuda_executor(std::move(plan), options, ranks)
                                              : make_cpu_executor(std::move(plan), ranks);
 }

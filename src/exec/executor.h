@@ -123,9 +123,6 @@ Device resolve_device(const std::string& name);
 Target target_of(Device device, const CudaOptions& options = {});
 // Bytes a plan may still take there; 0 = unknown (CPUs only).
 int64_t free_memory(Device device, const CudaOptions& options = {});
-// What of a plan its device has no fast kernels for, a line for who runs it: products of experts by scales of blocks on
-// GPUs. "": nothing. make_executor() logs it.
-std::string slow_products(const Plan& plan);
 // The executor of the plan's Target.
 std::unique_ptr<Executor> make_executor(Plan plan, const CudaOptions& options = {}, Communicator* ranks = nullptr);
 

@@ -133,7 +133,6 @@ bool is_parameter(const Tensor& state) {
 void report_bytes(const Plan& plan, PlanReport& r) {
   const Program& program = plan.program;
   r.mesh = program.mesh();
-  r.slow = slow_products(plan);
   for (const StateEntry& entry : program.states())
     if (is_parameter(entry) && entry.slots > 0) r.rank_parameters += entry.type.shape.elements();
   r.weight_bytes = program.state_bytes({StateRole::kMaster});
@@ -307,7 +306,6 @@ std::string to_text(const PlanReport& r, const Target& target) {
                      r.unit.many(), r.nodes, r.compile_seconds);
   out += flops_line(r);
   if (!r.precision.empty()) out += "precision of GEMMs at the start\n" + r.precision;
-  if (!r.slow.empty()) out += "slow      " + r.slow + "\n";
   out += "bytes\n";
   if (r.frozen_bytes > 0) out += line("frozen weights", r.frozen_bytes);
   out += line("weights (float32 masters)", r.weight_bytes);

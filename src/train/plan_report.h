@@ -76,7 +76,6 @@ struct PlanReport {
   std::optional<StepTime> step = {};  // none: the target has no rates
   std::string precision;              // recipe auto: the levels that GEMMs start on, as precision_map() has them,
   std::map<std::string, std::string> levels;  // and by key of each: rung_name()
-  std::string slow;                           // slow_products()
   std::vector<SavedValue> saved;              // of graph "train"
   std::vector<PeakRow> peak;                  // largest first; adds up to live_bytes
 };

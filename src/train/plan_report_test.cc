@@ -50,23 +50,6 @@ TEST(PlanReport, MixturesHaveTheirPublishedParametersAndCountThoseOfAToken) {
             30532122624);
 }
 
-TEST(PlanReport, SaysThatExpertsWithScalesOfBlocksAreSlowOnGpus) {
-  RunConfig config;
-  config.micro_batch = 1, config.sequence_length = 128;
-  ModelConfig mixture = named_model("olmoe-1b-7b");
-  mixture.layers = 1;
-  const auto slow = [&](const char* recipe, const ModelConfig& model, const Target& target) {
-    config.recipe = recipe;
-    const PlanReport report = plan_training(LanguageModel(model, config), config, target);
-    EXPECT_EQ(to_text(report, target).find("float32 tiles") != std::string::npos, !report.slow.empty());
-    return !report.slow.empty();
-  };
-  EXPECT_TRUE(slow("fp8-block", mixture, h200_target()));
-  EXPECT_FALSE(slow("fp8-block", mixture, cpu_target()));
-  EXPECT_FALSE(slow("fp8-current", mixture, h200_target()));
-  EXPECT_FALSE(slow("fp8-block", named_model("gpt2-124m"), h200_target()));
-}
-
 // Recipe auto: programs read the same levels that people see.
 TEST(PlanReport, TheLevelsOfGemmsAreInTheJson) {
   RunConfig config;

@@ -117,7 +117,7 @@ std::set<std::string> experts_kernels(const Program& program) {
 // Products of experts, forward and backward.
 TEST(CudaTraining, ExpertsMultiplyOnTensorCores) {
   for (const char* name : {"olmoe-1b-7b", "qwen3-30b-a3b", "mixtral-8x7b"}) {
-    for (const char* recipe : {"bf16", "fp8-current"}) {
+    for (const char* recipe : {"bf16", "fp8-current", "fp8-block"}) {
       ModelConfig model = named_model(name);
       model.layers = 1;
       const Plan plan = compile(training_program(LanguageModel(model, 1, 256), {}),
@@ -181,12 +181,13 @@ TEST(CudaServing, EveryFusionHasAKernelOfItsOwn) {
   }
 }
 
-// Experts in integers multiply in the kernels for their codes, in decode steps and with prompts.
+// Experts in codes multiply in the kernels for them, in decode steps and with prompts.
 TEST(CudaServing, ExpertsInCodesHaveKernelsOfTheirOwn) {
   const std::map<std::string, std::set<std::string>> wanted = {
       {"w4a8", {"scaled_grouped_matmul_int4"}},
       {"w4a16", {"scaled_grouped_matmul_int4"}},
-      {"int8", {"scaled_grouped_matmul_gemv", "scaled_grouped_matmul_wgmma"}}};
+      {"int8", {"scaled_grouped_matmul_gemv", "scaled_grouped_matmul_wgmma"}},
+      {"fp8-block", {"scaled_grouped_matmul_wgmma"}}};  // steps of four tokens and more
   for (const auto& [recipe, names] : wanted) {
     ModelConfig model = named_model("qwen3-30b-a3b");
     model.layers = 1;

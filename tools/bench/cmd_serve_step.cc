@@ -26,7 +26,8 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 struct Options {
   std::string model = "llama2-7b", recipe = "bf16", kv_cache = "bf16", device = "auto", timeline;
   std::vector<int64_t> batches = {64}, prompts = {};
-  int64_t context = 1024, steps = 30, layers = 0, block_size = 0, max_step_tokens = 2048, top = 12;
+  int64_t context = 1024, steps = 30, layers = 0, block_size = 0, max_step_tokens = 2048, top = 12, adapters = 0,
+          rank = 16;
   double bytes_per_second = 0;
   bool profile = false, plan_only = false, no_warm_up = false, all_rows = false;
 };
@@ -90,6 +91,7 @@ class StepBench {
         .target = target,
         .recipe = parse_recipe(options.recipe),
         .cache_dtype = parse_cache_dtype(options.kv_cache)};
+    if (options.adapters > 0) serving.adapters = {.slots = options.adapters, .ranks = {options.rank}};
     if (!options.timeline.empty()) timeline_ = make_device_timeline();
     ModelConfig model = named_model(options.model);
     model.max_positions = std::max(model.max_positions, longest);
@@ -158,6 +160,7 @@ class StepBench {
         step.positions.push_back(static_cast<int32_t>(context - count + i));
         step.from.push_back(-1);  // ids sampled greedily of random weights would soon be alike, and their experts too
       }
+      if (options_.adapters > 0) step.adapters.push_back(static_cast<int32_t>(s * options_.adapters / batch));
       step.segments.push_back(static_cast<int32_t>(step.ids.size()));
       step.kv_lengths.push_back(static_cast<int32_t>(context));
       step.logit_rows.push_back(static_cast<int32_t>(step.ids.size()) - 1);
@@ -343,6 +346,9 @@ void add_serve_step_command(CLI::App& app) {
   command->add_option("--layers", options->layers, "override the size's")->check(not_negative());
   command->add_option("--block-size", options->block_size, "tokens per cache block");
   command->add_option("--max-step-tokens", options->max_step_tokens)->capture_default_str();
+  command->add_option("--adapters", options->adapters, "LoRA adapters of zeros on all linears, dealt out to sequences")
+      ->check(not_negative());
+  command->add_option("--adapter-rank", options->rank)->capture_default_str()->check(positive());
   command->add_option("--bandwidth", options->bytes_per_second, "memory bandwidth of the roofline, bytes per second");
   command->add_option("--top", options->top, "number of kernels to list")->capture_default_str();
   command->add_flag("--profile", options->profile, "profile kernel by kernel");

@@ -259,17 +259,30 @@ void add_product_cases(std::vector<Case>& cases) {
                              {"to", std::string("bf16")}},
                    .tolerance = accumulated(4 * 64),
                    .dtypes = {DType::kF32}});
-  cases.push_back(
-      {.op = Op::kScaledGroupedMatmul,
-       .name = "blocks",
-       .inputs = {codes(DType::kE4M3, {9, 256}), uniform(DType::kF32, {2, 9}, 0.001, 0.002),
-                  codes(DType::kE4M3, {256, 256}), uniform(DType::kF32, {2, 2}, 0.001, 0.002), offsets({0, 4, 9})},
-       .attrs = {{"trans_b", true},
-                 {"scaling_a", std::string("1x128")},
-                 {"scaling_b", std::string("128x128")},
-                 {"to", std::string("bf16")}},
-       .tolerance = accumulated(512),
-       .dtypes = {DType::kF32}});
+  struct Blocks {
+    const char* name;
+    std::vector<double> offsets;
+    int64_t in, out;
+  };
+  const std::vector<Blocks> blocks = {{"blocks", {0, 4, 9}, 256, 128},
+                                      {"blocks_few", {0, 0, 3, 8}, 272, 128},
+                                      {"blocks_tails", {0, 0, 37, 200, 201}, 272, 128},
+                                      {"blocks_many_tiles", many_experts(70, 2), 128, 256}};
+  for (const Blocks& b : blocks) {
+    const auto experts = static_cast<int64_t>(b.offsets.size()) - 1, rows = static_cast<int64_t>(b.offsets.back());
+    const int64_t deep = (b.in + 127) / 128;
+    cases.push_back({.op = Op::kScaledGroupedMatmul,
+                     .name = b.name,
+                     .inputs = {codes(DType::kE4M3, {rows, b.in}), uniform(DType::kF32, {deep, rows}, 0.001, 0.002),
+                                codes(DType::kE4M3, {experts * b.out, b.in}),
+                                uniform(DType::kF32, {experts * b.out / 128, deep}, 0.001, 0.002), offsets(b.offsets)},
+                     .attrs = {{"trans_b", true},
+                               {"scaling_a", std::string("1x128")},
+                               {"scaling_b", std::string("128x128")},
+                               {"to", std::string("bf16")}},
+                     .tolerance = accumulated(2 * b.in),
+                     .dtypes = {DType::kF32}});
+  }
 }
 
 // Weights in integers by groups, with zero points and without, in rows and in the order of a kernel.

@@ -85,7 +85,8 @@ struct GroupedGemm {
 void launch_grouped_tiled(const GroupedGemm& grouped, cudaStream_t stream);
 
 // x [R, K] w [E N, K]^T by expert, of bf16, or codes of e4m3 or int8; rows of both are whole 16-byte pieces. Scales:
-// one, or one a row. Of bf16 also x [R, K] w [E K, N] (trans_b false).
+// one, or one a row, or of e4m3 in blocks: [ceil(K/128), R] and [E N / 128, ceil(K/128)]. Of bf16 also x [R, K] w [E K,
+// N] (trans_b false).
 struct GroupedProduct {
   int64_t rows = 0, n = 0, k = 0;
   int experts = 0;
@@ -95,15 +96,16 @@ struct GroupedProduct {
   const void* w = nullptr;
   const float* x_scale = nullptr;  // null: none
   const float* w_scale = nullptr;
-  bool x_scale_rows = false, w_scale_rows = false;
+  bool x_scale_rows = false, w_scale_rows = false, blocks = false;
   const int32_t* offsets = nullptr;
   Operand out;  // f32, bf16 or f16
 };
 struct GroupedDesc {
   int64_t rows = 0, experts = 0;
+  bool blocks = false;
 };
 struct GroupedPlan {
-  int tokens = 256;  // rows of a tile: 64, with more stages in flight, or 256
+  int tokens = 256;  // rows of a tile: 64, with more stages in flight, or 256, of scales in blocks 128
 };
 std::vector<GroupedPlan> candidates(const GroupedDesc& desc, const DeviceFacts& device);
 void launch_grouped_wgmma(const GroupedProduct& product, const GroupedPlan& plan, int sm_count, cudaStream_t stream);

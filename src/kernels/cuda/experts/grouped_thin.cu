@@ -131,6 +131,13 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(ThinProduct p) {
   const auto* h = static_cast<const bf16*>(p.x);
   const RowPieces<kRank> upper(h + tile_row(tile, lane / 4) * p.x_stride),
       lower(h + tile_row(tile, lane / 4 + 8) * p.x_stride);
+  const int64_t at = tile.row * p.n + first + 8 * quad;
+  const auto exists = [&](int row) { return row < tile.rows && first + 8 * quad < p.n; };
+  float base[2][8] = {};  // on their way while the product is made
+  unroll<2>([&](int half) {
+    const int row = lane / 4 + 8 * half;
+    if (p.base != nullptr && exists(row)) load<8>(static_cast<const bf16*>(p.base) + at + row * p.n, base[half]);
+  });
   float sums[4][4] = {};
   unroll<RowPieces<kRank>::kSteps>([&](int s) {
     const uint32_t a[4] = {upper.at[2 * s], lower.at[2 * s], upper.at[2 * s + 1], lower.at[2 * s + 1]};
@@ -138,15 +145,13 @@ __global__ void __launch_bounds__(kThreads) wide_kernel(ThinProduct p) {
   });
   unroll<2>([&](int half) {
     const int row = lane / 4 + 8 * half;
-    const int64_t at = (tile.row + row) * p.n + first + 8 * quad;
-    if (row >= tile.rows || first + 8 * quad >= p.n) return;
-    float values[8], base[8] = {};
-    if (p.base != nullptr) load<8>(static_cast<const bf16*>(p.base) + at, base);
+    if (!exists(row)) return;
+    float values[8];
     unroll<8>([&](int i) {
       const float sum = sums[i / 2][2 * half + i % 2];
-      values[i] = p.base != nullptr ? base[i] + to_float(from_float<bf16>(sum)) : sum;
+      values[i] = p.base != nullptr ? base[half][i] + to_float(from_float<bf16>(sum)) : sum;
     });
-    store<8>(static_cast<bf16*>(p.out) + at, values);
+    store<8>(static_cast<bf16*>(p.out) + at + row * p.n, values);
   });
 }
 

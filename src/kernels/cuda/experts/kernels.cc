@@ -228,14 +228,20 @@ BoundKernel bind_wgrad_wgmma(DeviceContext& context, const Graph& graph, const N
   };
 }
 
-// bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, K in whole pieces of 16 bytes; of bf16 also
-// w not transposed, N in such pieces.
+// 1x128 by 128x128.
+bool in_blocks(const Node& node, const Grouped& g) {
+  return g.scaled && node.attr<std::string>("scaling_a") == "1x128" && node.attr<std::string>("scaling_b") == "128x128";
+}
+
+// bf16 by bf16, or e4m3 by e4m3 or i8 by i8 with a scale a tensor or row, e4m3 in blocks too, K in whole pieces of 16
+// bytes; of bf16 also w not transposed, N in such pieces.
 bool multiplies_directly(const Graph& graph, const Node& node, const Grouped& g) {
   const TensorType &x = graph.type(node.inputs[0]), &w = graph.type(node.inputs[g.w]);
   const bool codes = x.dtype == DType::kE4M3 || x.dtype == DType::kI8;
   if (x.dtype != w.dtype || g.has_zero || !(g.scaled ? codes : x.dtype == DType::kBF16)) return false;
   if (x.shape[1] * dtype_bytes(x.dtype) % 16 != 0 || !is_wide_float(node.results[0].dtype)) return false;
   if (!g.trans_b && w.shape[1] % 8 != 0) return false;
+  if (in_blocks(node, g)) return x.dtype == DType::kE4M3;
   for (const char* key : {"scaling_a", "scaling_b"}) {
     if (!g.scaled) continue;
     const std::string& scaling = node.attr<std::string>(key);
@@ -244,7 +250,7 @@ bool multiplies_directly(const Graph& graph, const Node& node, const Grouped& g)
   return true;
 }
 
-GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
+GroupedProduct product_of(const Grouped& g, bool blocks, const KernelArgs& args) {
   const Tensor &x = args.in[0], &w = args.in[g.w], &offsets = args.in[g.offsets];
   GroupedProduct p{.rows = x.shape()[0],
                    .n = args.out[0].shape()[1],
@@ -257,6 +263,7 @@ GroupedProduct product_of(const Grouped& g, const KernelArgs& args) {
                    .offsets = offsets.as<int32_t>(),
                    .out = operand(args.out[0])};
   if (!g.scaled) return p;
+  p.blocks = blocks;
   p.x_scale = args.in[1].as<float>(), p.x_scale_rows = args.in[1].elements() > 1;
   p.w_scale = args.in[3].as<float>(), p.w_scale_rows = args.in[3].elements() > 1;
   return p;
@@ -267,11 +274,13 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
   const TensorType& x = graph.type(node.inputs[0]);
   if (!multiplies_directly(graph, node, g) || !g.trans_b || x.shape[0] > kGemvRows) return {};
   const int64_t n = node.results[0].shape[1], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
+  const bool blocks = in_blocks(node, g);
   GemvPlan plan =
-      choose(GemvDesc{.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype}, context.facts());
+      choose(GemvDesc{.n = n * std::min(x.shape[0], experts), .k = x.shape[1], .dtype = x.dtype, .blocks = blocks},
+             context.facts());
   plan.grid = (n + plan.tiles * kGemvTileRows - 1) / (plan.tiles * kGemvTileRows);
-  return {[g, plan](const KernelArgs& args) {
-            const GroupedProduct p = product_of(g, args);
+  return {[g, plan, blocks](const KernelArgs& args) {
+            const GroupedProduct p = product_of(g, blocks, args);
             Gemv gemv{.m = p.rows,
                       .n = p.n,
                       .k = p.k,
@@ -282,6 +291,7 @@ BoundKernel bind_gemv(DeviceContext& context, const Graph& graph, const Node& no
                       .weight_scale = p.w_scale,
                       .x_scale_rows = p.x_scale_rows,
                       .weight_scale_rows = p.w_scale_rows,
+                      .blocks = p.blocks,
                       .out_dtype = p.out.dtype,
                       .offsets = p.offsets,
                       .experts = p.experts};
@@ -295,9 +305,10 @@ BoundKernel bind_wgmma(DeviceContext& context, const Graph& graph, const Node& n
   const Grouped g(node);
   const int64_t rows = graph.shape(node.inputs[0])[0], experts = graph.shape(node.inputs[g.offsets])[0] - 1;
   if (!multiplies_directly(graph, node, g) || experts > kListedExperts) return {};
-  const GroupedPlan plan = choose(GroupedDesc{rows, experts}, context.facts());
-  return [g, plan, sms = context.sm_count()](const KernelArgs& args) {
-    launch_grouped_wgmma(product_of(g, args), plan, sms, args.stream);
+  const bool blocks = in_blocks(node, g);
+  const GroupedPlan plan = choose(GroupedDesc{rows, experts, blocks}, context.facts());
+  return [g, blocks, plan, sms = context.sm_count()](const KernelArgs& args) {
+    launch_grouped_wgmma(product_of(g, blocks, args), plan, sms, args.stream);
   };
 }
 

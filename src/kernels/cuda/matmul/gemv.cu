@@ -161,19 +161,28 @@ __global__ __launch_bounds__(32 * kMaxGemvWarps) void gemv_kernel(const __grid_c
       const int64_t byte = at + i * stride + half * (kChunkBytes / 2) + piece * 16;
       y[i][half] = byte < row_bytes && has_x ? *reinterpret_cast<const uint4*>(x + byte) : uint4{};
     });
+    float x_scale[kAhead][2], w_scale[kAhead][kTiles];
+    if constexpr (kBlocks) {  // a chunk is a block of 128 along K
+      const int64_t k_blocks = (g.k + 127) / 128;
+      unroll<kAhead>([&](int i) {
+        const int64_t block = (at + i * stride) / kChunkBytes;
+        unroll<2>([&](int j) {
+          const bool exists = block < k_blocks && piece * 2 + j < m;
+          x_scale[i][j] = exists ? g.x_scale[block * g.m + rows.row + piece * 2 + j] : 0.0f;
+        });
+        unroll<kTiles>([&](int tile) {
+          const int64_t row = rows.expert * g.n + min(first + tile * kTileRows, g.n - 1);
+          w_scale[i][tile] = block < k_blocks ? g.weight_scale[row / 128 * k_blocks + block] : 0.0f;
+        });
+      });
+    }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if constexpr (kBlocks) {  // a chunk is a block of 128 along K
-        const int64_t block = (at + i * stride) / kChunkBytes, k_blocks = (g.k + 127) / 128;
-        if (block >= k_blocks) break;
-        float x_scale[2];
-        unroll<2>([&](int j) { x_scale[j] = piece * 2 + j < g.m ? g.x_scale[block * g.m + piece * 2 + j] : 0.0f; });
+      if constexpr (kBlocks) {
         unroll<kTiles>([&](int tile) {
           float part[4] = {};
           unroll<2>([&](int half) { multiply(T{}, part, w[i].at[tile][half][0], w[i].at[tile][half][1], y[i][half]); });
-          const int64_t row = min(first + tile * kTileRows, g.n - 1);
-          const float scale = g.weight_scale[row / 128 * k_blocks + block];
-          unroll<4>([&](int j) { sum[tile][j] = fmaf(part[j], scale * x_scale[j & 1], sum[tile][j]); });
+          unroll<4>([&](int j) { sum[tile][j] = fmaf(part[j], w_scale[i][tile] * x_scale[i][j & 1], sum[tile][j]); });
         });
       } else {
         unroll<2, kTiles>([&](int half, int tile) {
@@ -236,7 +245,8 @@ void launch_gemv(const Gemv& gemv, const GemvPlan& plan, cudaStream_t stream) {
   const bool int8_weights = gemv.dtype == DType::kI8;
   if (gemv.offsets != nullptr) {
     if (int8_weights) return with_tiles(int8_t{}, no, yes);
-    return bf16_weights ? with_tiles(bf16{}, no, yes) : with_tiles(e4m3{}, no, yes);
+    if (bf16_weights) return with_tiles(bf16{}, no, yes);
+    return gemv.blocks ? with_tiles(e4m3{}, yes, yes) : with_tiles(e4m3{}, no, yes);
   }
   if (bf16_weights) return with_tiles(bf16{}, no, no);
   if (int8_weights) return with_tiles(int8_t{}, no, no);

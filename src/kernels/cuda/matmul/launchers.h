@@ -35,8 +35,8 @@ struct Gemv {
   DType bias_dtype = DType::kF32, out_dtype = DType::kBF16;  // f32, bf16 or f16
   GemvPart parts[kGemvParts];                                // side by side, together [0, N)
   int part_count = 1;
-  // Grouped: weights [experts N, K], of which expert e's multiply rows [offsets[e], offsets[e + 1]) of x, at most
-  // kGemvRows; no blocks, c or bias.
+  // Grouped: weights [experts N, K] and their scales, of which expert e's multiply rows [offsets[e], offsets[e + 1]) of
+  // x, at most kGemvRows; no c or bias.
   const int32_t* offsets = nullptr;
   int experts = 0;
 };
