@@ -386,8 +386,8 @@ Candidates router(const UseGraph& uses, NodeId first, const Target& target) {
   if (!made_for_this(logits, Op::kMatmul)) return {};
   const Value x = uses.node(logits.node).inputs[0];
   if (!made_for_this(x, Op::kCast) || uses.graph().dtype(uses.node(x.node).inputs[0]) != DType::kBF16) return {};
-  const NodeId groups = find_user(
-      uses, {first, 1}, [](const Graph&, const Node& node) { return node.op == Op::kGroupRows; }, top_k.phase);
+  const auto by_expert = [](const Graph&, const Node& n) { return n.op == Op::kGroupRows && n.inputs.size() == 1; };
+  const NodeId groups = find_user(uses, {first, 1}, by_expert, top_k.phase);
   if (groups == NodeId::kNone) return {};
   return {{{x.node, "x"}, {logits.node, "logits"}, {first, "top_k"}, {groups, "group_rows"}}};
 }

@@ -48,6 +48,11 @@ Types group_rows_type(const Graph& graph, const Node& node) {
   const int64_t groups = node.attr<int64_t>("groups");
   const Shape& experts = input_shape(graph, node, 0);
   require(experts.elements() <= INT32_MAX, node, "experts is {} (want at most {} rows)", experts, INT32_MAX);
+  require_optional(graph, node, "part", i32({experts[0]}));
+  const int64_t parts = node.attr<int64_t>("parts");
+  require(groups % parts == 0 && (parts == 1 || node.operand("part").exists()), node,
+          "{} groups of {} parts{} (want a multiple, and parts of tokens)", groups, parts,
+          node.operand("part").exists() ? "" : ", which no operand tells");
   return {i32(experts), i32({groups + 1}), f32({groups})};
 }
 
@@ -244,7 +249,8 @@ const OpFacts group_rows = {
     .precision = {ResultPrecision::kUnchanged, ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
     .meaning =
         "a stable counting sort of the T K choices by expert: places[t, k] is the row of choice k of token t; rows "
-        "offsets[e] .. offsets[e+1] are those of expert e, in the order of tokens; counts: how many; groups = E"};
+        "offsets[e] .. offsets[e+1] are those of expert e, in the order of tokens; counts: how many; groups = E. With "
+        "part: sorted by experts[t, k] parts + part[t], groups = E parts"};
 const OpFacts dispatch_rows = {
     .infer = dispatch_rows_type,
     .layouts = kWhole,

@@ -109,6 +109,16 @@ void add_row_cases(std::vector<Case>& cases) {
   group("all_to_one", given(DType::kI32, {4, 1}, {2, 2, 2, 2}), 4);
   group("1x1", given(DType::kI32, {1, 1}, {0}), 1);
   group("3000x8_of_128", choices(3000, 8, 128), 128);
+  for (const auto& [tokens, k, experts, parts] : {std::tuple{7, 2, 5, 3}, std::tuple{600, 8, 128, 10}}) {
+    std::vector<double> part;  // ascending, as texts sorted by adapter have them, some without a token
+    for (int t = 0; t < tokens; ++t) part.push_back(static_cast<double>(t * parts / (tokens + 5)));
+    cases.push_back({.op = Op::kGroupRows,
+                     .name = fmt::format("{}x{}_of_{}_in_{}_parts", tokens, k, experts, parts),
+                     .inputs = {choices(tokens, k, experts), given(DType::kI32, {tokens}, std::move(part))},
+                     .attrs = {{"groups", int64_t{experts} * parts}, {"parts", int64_t{parts}}},
+                     .dtypes = f32,
+                     .gradient = false});
+  }
   for (const auto& [tokens, k, width] : {std::tuple{5, 2, 9}, std::tuple{1, 1, 1}, std::tuple{67, 8, 264}}) {
     const std::string name = fmt::format("{}x{}x{}", tokens, k, width);
     cases.push_back({.op = Op::kDispatchRows, .name = name, .inputs = {x({tokens, width}), places(tokens, k)}});

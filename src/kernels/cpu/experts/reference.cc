@@ -107,15 +107,18 @@ void top_k_grad(const Node& node, RefInputs in, RefResults out) {
 
 void group_rows(const Node& node, RefInputs in, RefResults out) {
   const RefTensor& experts = *in[0];
-  const int64_t groups = node.attr<int64_t>("groups");
+  const int64_t groups = node.attr<int64_t>("groups"), parts = node.attr<int64_t>("parts");
+  const auto group_of = [&](int64_t i) {
+    const int64_t expert = checked(node, "expert", integer(experts[i]), groups / parts);
+    const int64_t part = present(in, 1) ? checked(node, "part", integer((*in[1])[i / experts.cols()]), parts) : 0;
+    return static_cast<size_t>(expert * parts + part);
+  };
   std::vector<int64_t> next(static_cast<size_t>(groups) + 1);
-  for (int64_t i = 0; i < experts.size(); ++i)
-    ++next[static_cast<size_t>(checked(node, "expert", integer(experts[i]), groups)) + 1];
+  for (int64_t i = 0; i < experts.size(); ++i) ++next[group_of(i) + 1];
   for (int64_t e = 0; e < groups; ++e) out[2][e] = static_cast<double>(next[static_cast<size_t>(e) + 1]);
   std::partial_sum(next.begin(), next.end(), next.begin());
   for (int64_t e = 0; e <= groups; ++e) out[1][e] = static_cast<double>(next[static_cast<size_t>(e)]);
-  for (int64_t i = 0; i < experts.size(); ++i)
-    out[0][i] = static_cast<double>(next[static_cast<size_t>(integer(experts[i]))]++);
+  for (int64_t i = 0; i < experts.size(); ++i) out[0][i] = static_cast<double>(next[group_of(i)]++);
 }
 
 void dispatch_rows(const Node& node, RefInputs in, RefResults out) {

@@ -52,8 +52,15 @@ struct RouterGradients {
 void launch_top_k_grad(const RouterProblem& problem, const float* logits, const int32_t* chosen,
                        const RouterGradients& given, float* dlogits, cudaStream_t stream);
 
-void launch_group_rows(const int32_t* chosen, int64_t count, int experts, int32_t* places, int32_t* offsets,
-                       float* counts, cudaStream_t stream);
+// What rows are sorted by: their expert, or their expert and the part of their token.
+struct GroupedChoices {
+  const int32_t* experts = nullptr;  // [count], k a token
+  int64_t count = 0;
+  const int32_t* part = nullptr;  // [tokens], each below parts; null: none
+  int parts = 1, k = 1;
+};
+void launch_group_rows(const GroupedChoices& choices, int groups, int32_t* places, int32_t* offsets, float* counts,
+                       cudaStream_t stream);
 
 // Rows of `row_bytes`, and where there are scales [tokens], theirs [tokens k].
 struct RowsToDispatch {

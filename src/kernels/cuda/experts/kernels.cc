@@ -48,9 +48,16 @@ BoundKernel bind_top_k_grad(DeviceContext&, const Graph& graph, const Node& node
 }
 
 BoundKernel bind_group_rows(DeviceContext&, const Graph&, const Node& node) {
-  return [groups = static_cast<int>(node.attr<int64_t>("groups"))](const KernelArgs& args) {
-    launch_group_rows(args.in[0].as<int32_t>(), args.in[0].elements(), groups, at<int32_t>(args.out, 0),
-                      at<int32_t>(args.out, 1), at<float>(args.out, 2), args.stream);
+  return [groups = static_cast<int>(node.attr<int64_t>("groups")),
+          parts = static_cast<int>(node.attr<int64_t>("parts")),
+          has_part = node.operand("part").exists()](const KernelArgs& args) {
+    const Tensor& experts = args.in[0];
+    launch_group_rows({.experts = experts.as<int32_t>(),
+                       .count = experts.elements(),
+                       .part = at<int32_t>(args.in, has_part ? 1 : -1),
+                       .parts = parts,
+                       .k = static_cast<int>(experts.shape()[1])},
+                      groups, at<int32_t>(args.out, 0), at<int32_t>(args.out, 1), at<float>(args.out, 2), args.stream);
   };
 }
 

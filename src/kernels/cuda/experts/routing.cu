@@ -132,18 +132,23 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kGroupWarps = 8, kGroupThreads = 32 * kGroupWarps;
 
-// A block finds the rows of its own expert: each warp counts in its run of choices, then gives places from there on.
+// A block finds the rows of its own group: each warp counts in its run of choices, then gives places from there on.
+// `parts`: of each expert, by choices of k a token; `part` [tokens].
+template <bool kParts>
 __global__ void __launch_bounds__(kGroupThreads)
-    group_rows_kernel(const int32_t* chosen, int count, int32_t* places, int32_t* offsets, float* counts) {
+    group_rows_kernel(GroupedChoices choices, int32_t* places, int32_t* offsets, float* counts) {
   __shared__ int lower_of[kGroupWarps], own_of[kGroupWarps];
   griddep_begin(false);
-  const int expert = static_cast<int>(blockIdx.x);
+  const int expert = static_cast<int>(blockIdx.x), count = static_cast<int>(choices.count);
+  const auto chosen = [&](int i) {
+    return kParts ? choices.experts[i] * choices.parts + choices.part[i / choices.k] : choices.experts[i];
+  };
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int run = (count + kGroupThreads - 1) / kGroupThreads * 32;
   const int begin = min(warp * run, count), end = min(begin + run, count);
   int lower = 0, own = 0;
 #pragma unroll 4
-  for (int i = begin + lane; i < end; i += 32) lower += chosen[i] < expert, own += chosen[i] == expert;
+  for (int i = begin + lane; i < end; i += 32) lower += chosen(i) < expert, own += chosen(i) == expert;
   lower = __reduce_add_sync(kWholeWarp, lower), own = __reduce_add_sync(kWholeWarp, own);
   if (lane == 0) lower_of[warp] = lower, own_of[warp] = own;
   __syncthreads();
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(kGroupThreads)
 #pragma unroll 4
   for (int base = begin; base < end; base += 32) {
     const int i = base + lane;
-    const bool mine = i < end && chosen[i] == expert;
+    const bool mine = i < end && chosen(i) == expert;
     const unsigned all = __ballot_sync(kWholeWarp, mine);
     if (mine) places[i] = next + __popc(all & ((1u << lane) - 1));
     next += __popc(all);
@@ -266,10 +271,10 @@ void launch_top_k_grad(const RouterProblem& problem, const float* logits, const 
   top_k_grad_kernel<<<blocks_of(problem), kThreads, 0, stream>>>(problem, logits, chosen, given, dlogits);
 }
 
-void launch_group_rows(const int32_t* chosen, int64_t count, int experts, int32_t* places, int32_t* offsets,
-                       float* counts, cudaStream_t stream) {
-  launch_overlapped(group_rows_kernel, {static_cast<unsigned>(experts), kGroupThreads}, stream, chosen,
-                    static_cast<int>(count), places, offsets, counts);
+void launch_group_rows(const GroupedChoices& choices, int groups, int32_t* places, int32_t* offsets, float* counts,
+                       cudaStream_t stream) {
+  const auto kernel = choices.part != nullptr ? group_rows_kernel<true> : group_rows_kernel<false>;
+  launch_overlapped(kernel, {static_cast<unsigned>(groups), kGroupThreads}, stream, choices, places, offsets, counts);
 }
 
 }  // namespace octet::cuda
