@@ -50,7 +50,7 @@ class SlotWriter {
   };
   // Of one linear, in the shapes of its tables.
   struct Factors {
-    std::vector<float> a, b, gain;  // [rank, in], [out, rank], [out]
+    std::vector<float> a, b, gain;  // [experts, rank, in], [experts, out, rank], [out]
   };
 
   template <typename... Args>
@@ -94,10 +94,11 @@ class SlotWriter {
     std::vector<std::string> known;
     for (const auto& [weight, place] : linears_)
       if (weight.starts_with("layers.0.")) known.push_back(weight);
-    refuse(ErrorCode::kUnsupported,
-           "it adapts {} ({}), for which this engine has no table; of layer 0 it has {}. Name its linears by "
-           "adapter_targets; experts, embeddings and heads are merged into their base (octet export --merge)",
-           param, low.name, fmt::join(known, ", "));
+    refuse(
+        ErrorCode::kUnsupported,
+        "it adapts {} ({}), for which this engine has no table; of layer 0 it has {}. Name its linears, and those of "
+        "experts, by adapter_targets; embeddings and heads are merged into their base (octet export --merge)",
+        param, low.name, fmt::join(known, ", "));
   }
 
   size_t class_of(int64_t rank) const {
@@ -115,13 +116,13 @@ class SlotWriter {
             "{} is a DoRA one, for which this engine has no tables: give one by --adapter "
             "at its start",
             low.name);
-    int64_t in = 0, out = 0;
+    int64_t in = 0, out = 0, experts = 1;
     for (const std::string& param : low.params) {
       const Place place = place_of(low, param);
-      in = place.linears->in, out += place.linears->out[place.index];
+      in = place.linears->in, out += place.linears->out[place.index], experts = place.linears->experts;
     }
-    const std::vector<float> a = take(low.name + ".lora_a", low.rank, in),
-                             b = take(low.name + ".lora_b", out, low.rank);
+    const std::vector<float> a = take(low.name + ".lora_a", experts * low.rank, in),
+                             b = take(low.name + ".lora_b", experts * out, low.rank);
     std::vector<float> magnitude;
     if (low.dora) magnitude = take(low.name + ".magnitude", out, 1);
     int64_t row = 0;
@@ -129,22 +130,35 @@ class SlotWriter {
       const Place place = place_of(low, param);
       const auto [factors, added] = factors_.try_emplace(param);
       require(added, "{} is adapted twice", param);
-      add_part(low, place.linears->out[place.index], in, row, a, b, magnitude, param, factors->second);
+      const Part part{low, param, place.linears->out[place.index], in, row, out, experts};
+      add_part(part, a, b, magnitude, factors->second);
       row += place.linears->out[place.index];
     }
   }
 
-  // Rows [row, row + out) of B, times the scale; and DoRA's gains, magnitude / norm of the rows of W + scale B A.
-  void add_part(const LowRank& low, int64_t out, int64_t in, int64_t row, std::span<const float> a,
-                std::span<const float> b, std::span<const float> magnitude, const std::string& param, Factors& to) {
+  // Rows [row, row + out) of each expert's `rows` of B.
+  struct Part {
+    const LowRank& low;
+    const std::string& param;
+    int64_t out, in, row, rows, experts;
+  };
+
+  // B times the scale; and DoRA's gains, magnitude / norm of the rows of W + scale B A.
+  void add_part(const Part& part, std::span<const float> a, std::span<const float> b, std::span<const float> magnitude,
+                Factors& to) {
+    const auto& [low, param, out, in, row, rows, experts] = part;
     const int64_t rank = low.rank, width = tables_.ranks[of_class_];
     const auto scale = static_cast<float>(low.scale);
-    to.a.assign(static_cast<size_t>(width * in), 0);
-    std::ranges::copy(a, to.a.begin());
-    to.b.assign(static_cast<size_t>(out * width), 0);
-    for (int64_t o = 0; o < out; ++o)
-      for (int64_t r = 0; r < rank; ++r) to.b[at(o * width + r)] = scale * b[at((row + o) * rank + r)];
+    to.a.assign(at(experts * width * in), 0);
+    to.b.assign(at(experts * out * width), 0);
+    for (int64_t e = 0; e < experts; ++e) {
+      std::copy_n(a.begin() + e * rank * in, rank * in, to.a.begin() + e * width * in);
+      for (int64_t o = 0; o < out; ++o)
+        for (int64_t r = 0; r < rank; ++r)
+          to.b[at((e * out + o) * width + r)] = scale * b[at((e * rows + row + o) * rank + r)];
+    }
     if (!low.dora) return;
+    require(experts == 1, "{}: DoRA is for linears, not for experts", low.name);
     const std::vector<float> base = base_(param);
     to.gain.assign(at(out), 0);
     parallel_for(out, 16, [&](int64_t begin, int64_t end) {
@@ -171,20 +185,21 @@ class SlotWriter {
     const int64_t rank = tables_.ranks[of_class_];
     // Behind the class's first group, of zeros. What is not adapted gets zeros too: the slot was another adapter's.
     for (const AdaptedLinears& linears : tables_.linears) {
-      const int64_t count = std::ssize(linears.params);
-      std::vector<float> a(at(count * rank * linears.in), 0);
+      const int64_t count = std::ssize(linears.params), experts = linears.experts, width = rank * linears.in;
+      std::vector<float> a(at(experts * count * width), 0);
       for (int64_t i = 0; i < count; ++i) {
         const std::string& param = linears.params[at(i)];
         const int64_t out = linears.out[at(i)];
         Factors& own = factors_[param];
-        std::ranges::copy(own.a, a.begin() + i * rank * linears.in);
-        own.b.resize(at(out * rank), 0);
-        add(adapter, lora_b_state(param, rank), own.b, out * rank);
-        if (!tables_.dora) continue;
+        own.a.resize(at(experts * width), 0), own.b.resize(at(experts * out * rank), 0);
+        for (int64_t e = 0; e < experts; ++e)
+          std::copy_n(own.a.begin() + e * width, width, a.begin() + (e * count + i) * width);
+        add(adapter, lora_b_state(param, rank), own.b, out * rank, experts);
+        if (!tables_.dora || experts > 1) continue;
         own.gain.resize(at(out), 0);
         add(adapter, gain_state(param), own.gain, adapter.of_class * tables_.slots * out);
       }
-      add(adapter, lora_a_state(linears, rank), a, count * rank * linears.in);
+      add(adapter, lora_a_state(linears, rank), a, count * width, experts);
     }
   }
 
@@ -201,8 +216,12 @@ class SlotWriter {
     add(adapter, kVirtualTokensState, padded, 0);
   }
 
-  void add(HostAdapter& adapter, std::string state, std::span<const float> values, int64_t first) const {
-    adapter.parts.push_back({std::move(state), first * dtype_bytes(tables_.dtype), encoded(tables_.dtype, values)});
+  // `first`: elements of the state in front of slot 0, and of experts of each one's.
+  void add(HostAdapter& adapter, std::string state, std::span<const float> values, int64_t first,
+           int64_t experts = 1) const {
+    const int64_t apart = (tables_.slots + 2) * (std::ssize(values) / experts) * dtype_bytes(tables_.dtype);
+    adapter.parts.push_back(
+        {std::move(state), first * dtype_bytes(tables_.dtype), encoded(tables_.dtype, values), experts, apart});
   }
 
   static size_t at(int64_t i) { return static_cast<size_t>(i); }

@@ -8,6 +8,7 @@
 #include "base/testing/test_data.h"
 #include "base/testing/test_error.h"
 #include "infer/testing/engine_test.h"
+#include "io/safetensors.h"
 
 namespace octet {
 namespace {
@@ -78,6 +79,32 @@ TEST(EngineAdapterFolders, WhatABatchSharesIsRefused) {
               }());
             }),
             "");
+}
+
+// Experts in one module with target_parameters, beside the bare model: the ids of PEFT.
+TEST(EngineAdapterFolders, ExpertsGiveTheTokensOfPeft) {
+  const std::string folder = test_data_path("adapt/adapters");
+  if (folder.empty()) GTEST_SKIP() << missing_test_data("adapt/adapters");
+  EngineOptions options = small_options();
+  options.adapters["experts"] = folder + "/lora_experts";
+  const auto engine = Engine::open(folder + "/base_qwen3_moe", options);
+  const std::unique_ptr<TensorSource> file = open_safetensors(folder + "/lora_experts/expected.safetensors");
+  const TensorView greedy = file->read("greedy_ids");
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < greedy.type.shape.elements(); ++i)
+    ids.push_back(static_cast<int32_t>(load_element(greedy.type.dtype, greedy.bytes.data(), i)));
+  constexpr ptrdiff_t kPrompt = 11;
+  ASSERT_GT(std::ssize(ids), kPrompt);
+  std::vector<GenerationStream> streams;
+  for (int i = 0; i < 6; ++i) {
+    GenerationRequest request;
+    request.prompt_ids.assign(ids.begin(), ids.begin() + kPrompt - i / 2);
+    request.max_tokens = std::ssize(ids) - kPrompt, request.sampling.temperature = 0, request.ignore_eos = true;
+    request.adapter = i % 2 == 0 ? "experts" : "";
+    streams.push_back(engine->submit(std::move(request)));
+  }
+  EXPECT_EQ(collect_one(std::move(streams[0])).ids, (std::vector<int32_t>(ids.begin() + kPrompt, ids.end())));
+  EXPECT_NE(collect_one(std::move(streams[1])).ids, (std::vector<int32_t>(ids.begin() + kPrompt, ids.end())));
 }
 
 TEST(EngineAdapterFolders, OptionsWithoutAdaptersAreRefused) {

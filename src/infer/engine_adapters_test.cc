@@ -1,6 +1,7 @@
 // Adapters in one batch: what a request gets among others it gets alone, and from the base with its adapter merged.
 #include <gtest/gtest.h>
 
+#include "base/testing/test_error.h"
 #include "infer/ranked_runner.h"
 #include "infer/testing/adapters.h"
 #include "infer/testing/engine_test.h"
@@ -350,6 +351,59 @@ TEST(EngineAdapters, ZerosAreTheBase) {
       for (size_t t = 0; t < text.logprobs.size() && recipe == "fp32"; ++t)
         EXPECT_NEAR(text.logprobs[t].logprob, wanted.logprobs[t].logprob, 1e-5) << recipe << " " << i;
     }
+  }
+}
+
+// Of experts, each with an A and B of its own, gate and up also in one; beside linears, routers, several ranks and bare
+// requests: what a request gets alone, and from experts with the adapter merged.
+TEST(EngineAdapters, ExpertsOfEveryTextHaveItsAdapter) {
+  for (const char* family : {"qwen3_moe", "mixtral"}) {
+    ModelConfig model = tiny_model(family);
+    model.experts.count = 4, model.experts.per_token = 2, model.experts.intermediate = 24;
+    const MemoryWeights base(model);
+    const std::vector<std::string> gate_up = {"mlp.experts.gate", "mlp.experts.up"};
+    const std::vector<Loaded> loaded = {
+        {"fused", random_adapter(model, {gate_up, {"mlp.experts.down"}}, 3, 2, 10)},
+        {"wide", random_adapter(model, {{"mlp.experts.gate"}, {"mlp.experts.up"}, {"attn.q"}}, 12, 0.5, 20)},
+        {"", {}},
+        {"down", random_adapter(model, {{"mlp.experts.down"}}, 8, 1, 30)},
+        {"linears", random_adapter(model, {{"attn.o"}, {"mlp.router"}}, 5, 1, 40)}};
+    const auto engine = engine_of(base, {.tables = {.slots = 2, .ranks = {8, 16}},
+                                         .targets = {"mlp.experts.gate", "mlp.experts.up", "mlp.experts.down",
+                                                     "mlp.router", "attn.q", "attn.o"}});
+    load_all(*engine, loaded);
+    std::vector<GenerationStream> streams;
+    std::vector<std::vector<int32_t>> ids;
+    constexpr uint64_t kRequests = 20;
+    for (uint64_t i = 0; i < kRequests; ++i)
+      streams.push_back(engine->submit(request_of(i, loaded[i % loaded.size()].name)));
+    for (uint64_t i = 0; i < kRequests; ++i) {
+      const Collected text = collect_one(std::move(streams[i]));
+      EXPECT_EQ(text.error, "");
+      ids.push_back(text.ids);
+    }
+    for (size_t each = 0; each < loaded.size(); ++each) {
+      const auto by_merged = engine_of(merged(base, loaded[each].adapter), {});
+      for (uint64_t i = each; i < kRequests; i += loaded.size()) {
+        const auto wanted = collect_one(by_merged->submit(request_of(i, ""))).ids;
+        EXPECT_EQ(ids[i], wanted) << family << " request " << i << " of " << loaded[each].name;
+        GenerationRequest alone = request_of(i, loaded[each].name);
+        alone.cache_salt = std::to_string(i);
+        EXPECT_EQ(collect_one(engine->submit(alone)).ids, wanted) << family << " " << i << ", alone";
+      }
+    }
+    EXPECT_NE(ids[0], ids[5]);
+    const TestAdapter other = [&] {
+      ModelConfig more = model;
+      more.experts.count = 5;
+      return random_adapter(more, {{"mlp.experts.down"}}, 8, 1, 30);
+    }();
+    EXPECT_NE(
+        error_of([&] { engine->load_adapter("other", other.spec, other.views()); }).find("the model wants [32, 24]"),
+        std::string::npos)
+        << error_of([&] { engine->load_adapter("other", other.spec, other.views()); });
+    const TestAdapter dora = random_adapter(model, {{"mlp.experts.down"}}, 8, 1, 30, true);
+    EXPECT_NE(error_of([&] { engine->load_adapter("dora", dora.spec, dora.views()); }), "");
   }
 }
 

@@ -197,8 +197,12 @@ void EngineLoop::write_adapter(const ScheduledSequence& entry, const HostAdapter
   if (written == adapter.id) return;
   const int64_t slot = entry.adapter_slot - adapter.of_class * parts_.runner->limits().adapters.slots;
   std::vector<StatePart> parts;
-  for (const SlotBytes& part : adapter.parts)
-    parts.push_back({&part.state, part.first + slot * std::ssize(part.bytes), part.bytes});
+  for (const SlotBytes& part : adapter.parts) {
+    const int64_t bytes = std::ssize(part.bytes) / part.pieces;
+    for (int64_t p = 0; p < part.pieces; ++p)
+      parts.push_back({&part.state, part.first + p * part.apart + slot * bytes,
+                       std::span(part.bytes).subspan(static_cast<size_t>(p * bytes), static_cast<size_t>(bytes))});
+  }
   parts_.runner->write_states(parts);
   written = adapter.id;
 }

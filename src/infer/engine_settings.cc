@@ -65,8 +65,9 @@ SettingsTable settings_of(EngineOptions& o, const std::string& task) {
            .min = 0,
            .max = 4096});
     t.add("adapter_targets", &o.adapter_targets,
-          {.meaning = "linears that adapters may change, as attn.q,attn.v, or all (default: those that the adapters "
-                      "given change, all where none is given)"});
+          {.meaning = "linears that adapters may change, as attn.q,attn.v, or all but routers and experts, which are "
+                      "named as mlp.experts.up (default: those that the adapters given change, all where none is "
+                      "given)"});
     t.add("draft", &o.draft,
           {.meaning = "speculation: ngram guesses tokens from the text so far, a smaller model of the same vocabulary "
                       "writes them; the output is unchanged"});

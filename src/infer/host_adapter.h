@@ -16,6 +16,7 @@ struct SlotBytes {
   std::string state;
   int64_t first = 0;  // bytes of the state in front of slot 0
   std::vector<std::byte> bytes = {};
+  int64_t pieces = 1, apart = 0;  // of experts, one each: where they begin, in bytes
 };
 
 struct HostAdapter {

@@ -107,14 +107,17 @@ void PlanRunner::check_step(const StepInput& input) const {
 void PlanRunner::find_adapter_rows(const StepInput& input, const ForwardBucket& bucket) {
   const AdapterTables& tables = limits_.adapters;
   const auto tokens_of = [&](size_t s) { return input.segments[s + 1] - input.segments[s]; };
-  lora_offsets_.resize(tables.ranks.size());
+  lora_offsets_.resize(tables.ranks.size()), lora_groups_.resize(tables.ranks.size());
   for (size_t c = 0; c < tables.ranks.size(); ++c) {
     std::vector<int32_t>& offsets = lora_offsets_[c];
     offsets.assign(static_cast<size_t>(tables.slots) + 3, 0);
+    std::vector<int32_t>& groups = lora_groups_[c];
+    groups.assign(input.ids.size(), static_cast<int32_t>(tables.slots) + 1);
     const auto first = static_cast<int64_t>(c) * tables.slots;
     for (size_t s = 0; s < input.adapters.size(); ++s) {
       const int64_t group = std::clamp<int64_t>(input.adapters[s] - first + 1, 0, tables.slots + 1);
       offsets[static_cast<size_t>(group) + 1] += tokens_of(s);
+      std::fill_n(groups.begin() + input.segments[s], tokens_of(s), static_cast<int32_t>(group));
     }
     std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
     offsets.back() = static_cast<int32_t>(bucket.tokens);
@@ -203,8 +206,10 @@ void PlanRunner::forward(const StepInput& input) {
   }
   if (bucket.adapters != 0) {
     find_adapter_rows(input, bucket);
-    for (size_t c = 0; c < lora_offsets_.size(); ++c)
+    for (size_t c = 0; c < lora_offsets_.size(); ++c) {
       values.emplace_back(lora_offsets_input(limits_.adapters.ranks[c]), lora_offsets_[c]);
+      values.emplace_back(lora_groups_input(limits_.adapters.ranks[c]), lora_groups_[c]);
+    }
     values.emplace_back(kGainRowsInput, gain_rows_);
     values.emplace_back(kVirtualSlotsInput, virtual_slots_);
     values.emplace_back(kVirtualRowsInput, virtual_rows_);

@@ -50,7 +50,7 @@ class PlanRunner final : public Runner {
   std::vector<int32_t> hidden_rows_;
   std::vector<int32_t> read_positions_, read_segments_, read_lengths_, read_table_;  // of the rows that are read
   // Inputs of a step's adapters: of each class of ranks the offsets of its groups.
-  std::vector<std::vector<int32_t>> lora_offsets_;
+  std::vector<std::vector<int32_t>> lora_offsets_, lora_groups_;
   std::vector<int32_t> gain_rows_, virtual_slots_, virtual_rows_;
   std::vector<int32_t> ids_, top_ids_, adjusted_ids_;
   std::vector<float> logprobs_, top_logprobs_, adjusted_logprobs_;

@@ -127,11 +127,12 @@ class ProgramBuilder {
             fmt::join(linears(), ", "));
   }
 
-  // Names of the linears in a layer.
+  // Names of the linears in a layer, those of experts too.
   std::set<std::string> linears() const {
     std::set<std::string> names;
-    for (const AdaptedLinears& group : adapted_linears(base_))
-      for (const std::string& param : group.params) names.insert(adapter_target(param));
+    for (const Node& node : base_.nodes())
+      if (node.op == Op::kParam && node.results[0].shape.rank() == 2) names.insert(adapter_target(node.name));
+    std::erase_if(names, [&](const std::string& name) { return adapted_linears(base_, {name}).empty(); });
     return names;
   }
 

@@ -1,6 +1,7 @@
 #include "passes/serving_adapters.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 
@@ -11,7 +12,13 @@ namespace octet {
 namespace {
 
 // A router's product, which recipes leave in float32.
-bool is_router(const Node& node) { return node.attr<bool>("float32"); }
+bool is_router(const Node& node) { return node.op == Op::kMatmul && node.attr<bool>("float32"); }
+
+// x W^T of experts, rows sorted by them.
+bool is_of_experts(const Graph& graph, const Node& node) {
+  return node.op == Op::kGroupedMatmul && node.attr<bool>("trans_b") && graph.node(node.inputs[1]).op == Op::kParam &&
+         graph.node(node.inputs[2]).op == Op::kGroupRows;
+}
 
 // x W^T of a linear, whose weight is a parameter: what the precision pass decides on, but for the head, and routers.
 bool is_linear(const Graph& graph, const Node& node) {
@@ -46,7 +53,7 @@ class AdapterRewriter {
       rewriter_.copy(id);
       b_.set_layer(node.layer);
       if (node.op == Op::kEmbedding && node.inputs[0] == ids && variant_.virtual_tokens) put_virtual_tokens({id, 0});
-      if (!is_linear(old_, node) || variant_.classes.empty()) continue;
+      if ((!is_linear(old_, node) && !is_of_experts(old_, node)) || variant_.classes.empty()) continue;
       if (const auto place = places_.find(weight_of(old_, node)); place != places_.end()) adapt(id, place->second);
     }
     return rewriter_.finish();
@@ -81,6 +88,21 @@ class AdapterRewriter {
     return known.exists() ? known : b_.of_tokens(name, tokens_, {{"pad", pad}});
   }
 
+  // Where the groups of a class begin.
+  Value offsets_of(const Node& node, const AdaptedLinears& linears, int64_t rank) {
+    if (!is_of_experts(old_, node)) return input(lora_offsets_input(rank), {tables_.slots + 3});
+    const NodeId sorted = node.inputs[2].node;
+    const auto [known, added] = offsets_.try_emplace({slot(sorted), rank});
+    if (added)
+      known->second = {
+          b_.emit(
+              Op::kGroupRows,
+              {rewriter_.map(old_.node(sorted).inputs[0]), input_of_tokens(lora_groups_input(rank), tables_.slots + 1)},
+              {{"groups", linears.experts * (tables_.slots + 2)}, {"parts", tables_.slots + 2}}, "lora_groups"),
+          1};
+    return known->second;
+  }
+
   Value grouped(Value rows, Value table, Value offsets, const std::string& name) {
     return {b_.emit(Op::kGroupedMatmul, {rows, table, offsets}, {{"trans_b", true}}, name), 0};
   }
@@ -90,7 +112,7 @@ class AdapterRewriter {
     const std::string name = lora_a_state(linears, rank);
     const auto [known, added] = inner_.try_emplace(name);
     if (added) {
-      const auto rows = (tables_.slots + 2) * std::ssize(linears.params) * rank;
+      const auto rows = linears.experts * (tables_.slots + 2) * std::ssize(linears.params) * rank;
       known->second = grouped(rewriter_.map(x), buffer(name, {rows, linears.in}, &weight, "row"), offsets, name);
     }
     return known->second;
@@ -102,7 +124,7 @@ class AdapterRewriter {
     const int64_t out = linears.out[place.index], count = std::ssize(linears.params);
     Value y = rewriter_.map({id, 0}), addend;
     Value& sum = is_router(old_.node(id)) ? addend : y;  // of a router inside the product, whose sum is float32
-    if (variant_.dora) {
+    if (variant_.dora && !is_of_experts(old_, old_.node(id))) {
       const Value rows = input_of_tokens(kGainRowsInput, tables_.classes() * tables_.slots);
       const Value gains = buffer(gain_state(param), {tables_.classes() * tables_.slots + 1, out});
       const Value gained = b_.mul(y, b_.select_rows(gains, rows));
@@ -110,13 +132,14 @@ class AdapterRewriter {
     }
     for (const size_t c : variant_.classes) {
       const int64_t rank = tables_.ranks[c];
-      const Value offsets = input(lora_offsets_input(rank), {tables_.slots + 3});
+      const Value offsets = offsets_of(old_.node(id), linears, rank);
       const Node& weight = old_.node(old_.node(id).inputs[1]);
       Value h = inner(old_.node(id).inputs[0], linears, rank, offsets, weight);
       const auto first = static_cast<int64_t>(place.index) * rank;
       if (count > 1) h = b_.slice(h, 1, first, first + rank);
       const std::string name = lora_b_state(param, rank);
-      const Value delta = grouped(h, buffer(name, {(tables_.slots + 2) * out, rank}, &weight, "column"), offsets, name);
+      const Value table = buffer(name, {linears.experts * (tables_.slots + 2) * out, rank}, &weight, "column");
+      const Value delta = grouped(h, table, offsets, name);
       sum = sum.exists() ? b_.add(sum, delta) : delta;
     }
     if (addend.exists())
@@ -140,8 +163,9 @@ class AdapterRewriter {
   Rewriter rewriter_;
   Builder& b_;
   int64_t tokens_ = 0;
-  std::unordered_map<std::string, Place> places_;  // by weight
-  std::unordered_map<std::string, Value> inner_;   // by state of A
+  std::unordered_map<std::string, Place> places_;        // by weight
+  std::unordered_map<std::string, Value> inner_;         // by state of A
+  std::map<std::pair<size_t, int64_t>, Value> offsets_;  // of experts, by node that sorts rows and rank
 };
 
 }  // namespace
@@ -149,7 +173,7 @@ class AdapterRewriter {
 int64_t AdapterTables::slot_bytes() const {
   int64_t elements = 0;
   for (const AdaptedLinears& group : linears)
-    for (const int64_t out : group.out) elements += group.in + out;
+    for (const int64_t out : group.out) elements += group.experts * (group.in + out);
   return std::accumulate(ranks.begin(), ranks.end(), int64_t{0}) * elements * dtype_bytes(dtype);
 }
 
@@ -157,11 +181,15 @@ std::vector<AdaptedLinears> adapted_linears(const Graph& graph, const std::vecto
   std::vector<AdaptedLinears> all;
   std::unordered_map<Value, size_t, ValueHash> by_input;
   for (const Node& node : graph.nodes()) {
-    if (!is_linear(graph, node) || (targets.empty() && is_router(node))) continue;
-    if (!is_target(weight_of(graph, node), targets)) continue;
+    const bool experts = is_of_experts(graph, node);
+    if (!experts && (!is_linear(graph, node) || (targets.empty() && is_router(node)))) continue;
+    if ((experts && targets.empty()) || !is_target(weight_of(graph, node), targets)) continue;
     const std::string& weight = weight_of(graph, node);
     const auto [known, added] = by_input.try_emplace(node.inputs[0], all.size());
-    if (added) all.push_back({.name = weight.substr(0, weight.rfind('.')), .in = graph.shape(node.inputs[0]).cols()});
+    if (added)
+      all.push_back({.name = weight.substr(0, weight.rfind('.')),
+                     .in = graph.shape(node.inputs[0]).cols(),
+                     .experts = experts ? graph.shape(node.inputs[2])[0] - 1 : 1});
     all[known->second].params.push_back(weight);
     all[known->second].out.push_back(node.results[0].shape.cols());
   }
@@ -181,6 +209,7 @@ std::string lora_b_state(const std::string& param, int64_t rank) {
 }
 std::string gain_state(const std::string& param) { return fmt::format("adapters.{}.gain", param); }
 std::string lora_offsets_input(int64_t rank) { return fmt::format("lora_offsets.{}", rank); }
+std::string lora_groups_input(int64_t rank) { return fmt::format("lora_groups.{}", rank); }
 
 Graph add_adapters(Program& program, const Graph& graph, const AdapterTables& tables, const AdapterVariant& variant) {
   return AdapterRewriter(program, graph, tables, variant).run();

@@ -4,6 +4,8 @@
 // of one adapter are a group and grouped_matmul takes each group to its own matrices: y += (x A[slot]^T) B[slot]^T.
 // Linears that read one x have one table of A. Groups in front of a class's first slot and behind its last one have
 // zeros, for rows without an adapter of that class: they get an addend of 0. The scale of an adapter is in its B.
+// Rows of experts are sorted by expert and within one, being in the order of tokens, by slot: a group is an expert's
+// rows of a slot.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +16,14 @@
 
 namespace octet {
 
-// Linears of a graph that read one x: "layers.0.attn.q" of the first, the names of their weights, and their shapes.
+// Linears of a graph that read one x: "layers.0.attn.q" of the first, the names of their weights, and their shapes; of
+// experts those of one.
 struct AdaptedLinears {
   std::string name;
   std::vector<std::string> params = {};
   int64_t in = 0;
   std::vector<int64_t> out = {};
+  int64_t experts = 1;
 };
 
 // What a program has room for.
@@ -39,16 +43,16 @@ struct AdapterTables {
   int64_t slot_bytes() const;  // of one slot of every class, of addends
 };
 
-// The linears of a model graph whose weights' names contain one of `targets` ("attn.q"), of all but routers
-// where none is given. Those of experts and the head are not among them.
+// The linears of a model graph whose weights' names contain one of `targets` ("attn.q", "mlp.experts.up"), of all but
+// routers and experts where none is given. The head is not among them.
 std::vector<AdaptedLinears> adapted_linears(const Graph& graph, const std::vector<std::string>& targets = {});
 
 // "attn.q" of "layers.3.attn.q.weight".
 std::string adapter_target(const std::string& weight);
 
-// The states, kBuffers that begin as zeros. Groups of a class: slots + 2.
-std::string lora_a_state(const AdaptedLinears& linears, int64_t rank);  // [(slots + 2) linears rank, in]
-std::string lora_b_state(const std::string& param, int64_t rank);       // [(slots + 2) out, rank]
+// The states, kBuffers that begin as zeros. Groups of a class: slots + 2, and of each expert as many, side by side.
+std::string lora_a_state(const AdaptedLinears& linears, int64_t rank);  // [experts (slots + 2) linears rank, in]
+std::string lora_b_state(const std::string& param, int64_t rank);       // [experts (slots + 2) out, rank]
 // [classes slots + 1, out]: a row less 1 is what outputs are multiplied by; that behind the slots stays 0.
 std::string gain_state(const std::string& param);
 inline constexpr const char* kVirtualTokensState = "adapters.virtual_tokens";  // [slots virtual_tokens, hidden]
@@ -60,10 +64,11 @@ struct AdapterVariant {
   bool empty() const { return classes.empty() && !virtual_tokens; }
 };
 
-// Inputs beside the graph's own: of each class of rank R lora_offsets.R i32[slots + 3], of its groups; gain_rows i32[T]
-// of the gains; virtual_slots i32[T], the row that a virtual token is put in (-1 = nowhere), and virtual_rows i32[T],
-// which of the state's it is.
+// Inputs beside the graph's own: of each class of rank R lora_offsets.R i32[slots + 3], of its groups, and
+// lora_groups.R i32[T], of tokens, where experts are adapted; gain_rows i32[T] of the gains; virtual_slots i32[T], the
+// row that a virtual token is put in (-1 = nowhere), and virtual_rows i32[T], which of the state's it is.
 std::string lora_offsets_input(int64_t rank);
+std::string lora_groups_input(int64_t rank);
 inline constexpr const char *kGainRowsInput = "gain_rows", *kVirtualSlotsInput = "virtual_slots",
                             *kVirtualRowsInput = "virtual_rows";
 

@@ -74,6 +74,34 @@ TEST(ServingAdapters, VariantsHaveWhatTheyNeed) {
   EXPECT_EQ(count(prompts, Op::kScatterRows), 1);
 }
 
+// Rows of experts are grouped by expert and slot, once a layer and class; two products that read one x share one of A.
+TEST(ServingAdapters, ExpertsAreAdaptedWhereTheyAreNamed) {
+  Graph graph("logits");
+  Builder b(graph);
+  const Value x = b.embedding(b.token_ids(6), b.param("embed.weight", {10, 16}));
+  const Builder::Routing routing =
+      b.top_k(b.matmul(x, b.param("router.weight", {4, 16}), false, true), 2, "softmax", true);
+  const Builder::Groups groups = b.group_rows(routing.experts, 4);
+  const Value rows = b.dispatch_rows(x, groups.places);
+  const Value gate = b.grouped_linear(rows, groups.offsets, "experts.gate", 8, 0.02),
+              up = b.grouped_linear(rows, groups.offsets, "experts.up", 8, 0.02);
+  b.output("logits", b.combine_rows(b.mul(gate, up), groups.places, routing.weights));
+  EXPECT_TRUE(adapted_linears(graph).empty());
+  const AdapterTables tables = tables_of(graph, {"experts.gate", "experts.up"});
+  ASSERT_EQ(tables.linears.size(), 1u);
+  EXPECT_EQ(tables.linears[0].experts, 4);
+  EXPECT_EQ(tables.slot_bytes(), (8 + 16) * 4 * 2 * (16 + 8) * 4);
+  Program program;
+  const Graph adapted = add_adapters(program, graph, tables, {.classes = {0, 1}});
+  verify(adapted);
+  EXPECT_EQ(count(adapted, Op::kGroupRows), 1 + 2);
+  EXPECT_EQ(count(adapted, Op::kGroupedMatmul), 2 + 2 * (1 + 2));
+  EXPECT_EQ(program.find_state("adapters.experts.gate.lora_a.8")->type.shape, (Shape{4 * 5 * 2 * 8, 16}));
+  EXPECT_EQ(program.find_state("adapters.experts.up.weight.lora_b.16")->type.shape, (Shape{4 * 5 * 8, 16}));
+  EXPECT_TRUE(adapted.find_leaf(Op::kInput, "lora_groups.16").exists());
+  EXPECT_FALSE(adapted.find_leaf(Op::kInput, "lora_offsets.16").exists());
+}
+
 // Only where they are named; what is added stays inside the product, whose results are float32.
 TEST(ServingAdapters, RoutersAreAdaptedWhereTheyAreNamed) {
   Graph graph("logits");

@@ -60,6 +60,10 @@ struct TestAdapter {
   }
 };
 
+inline int64_t experts_of(const ModelConfig& config, const std::string& name) {
+  return name.find(".experts.") != std::string::npos ? config.experts.count : 1;
+}
+
 // Low-rank addends for the linears of every layer, "attn.q" or several that one name holds ("attn.q+attn.v").
 inline TestAdapter random_adapter(const ModelConfig& config, const std::vector<std::vector<std::string>>& linears,
                                   int64_t rank, double scale, uint64_t seed, bool dora = false) {
@@ -74,7 +78,8 @@ inline TestAdapter random_adapter(const ModelConfig& config, const std::vector<s
         const Shape& shape = shapes.at(low.params.back());
         out += shape[0], in = shape[1];
       }
-      made.tensors[low.name + ".lora_a"] = {rank, in, random_values(rank * in, ++seed, 0.3f)};
+      const int64_t as = experts_of(config, low.params[0]) * rank;
+      made.tensors[low.name + ".lora_a"] = {as, in, random_values(as * in, ++seed, 0.3f)};
       made.tensors[low.name + ".lora_b"] = {out, rank, random_values(out * rank, ++seed, 0.3f)};
       if (dora) {
         std::vector<float> magnitude = random_values(out, ++seed, 0.3f);
@@ -132,18 +137,23 @@ inline MemoryWeights merged(const MemoryWeights& base, const TestAdapter& adapte
   MemoryWeights result = base;
   for (const LowRank& low : adapter.spec.low_rank) {
     const TestTensor &a = adapter.tensors.at(low.name + ".lora_a"), &b = adapter.tensors.at(low.name + ".lora_b");
-    const int64_t in = a.cols;
-    size_t row = 0;
+    const int64_t in = a.cols, experts = experts_of(base.config(), low.params[0]);
+    const size_t rows = b.values.size() / static_cast<size_t>(low.rank * experts);  // of B, an expert's
+    size_t first = 0;
     for (const std::string& param : low.params) {
       std::vector<float>& weight = result.values.at(param);
-      for (size_t o = 0; o < weight.size() / static_cast<size_t>(in); ++o, ++row) {
+      const size_t out = weight.size() / static_cast<size_t>(in * experts);
+      for (size_t o = 0; o < weight.size() / static_cast<size_t>(in); ++o) {
+        const size_t expert = o / out, row = expert * rows + first + o % out;
         double sum = 0;
         for (int64_t i = 0; i < in; ++i) {
           float& w = weight[o * static_cast<size_t>(in) + static_cast<size_t>(i)];
           double value = w;
           for (int64_t r = 0; r < low.rank; ++r)
-            value += low.scale * b.values[row * static_cast<size_t>(low.rank) + static_cast<size_t>(r)] *
-                     a.values[static_cast<size_t>(r * in + i)];
+            value +=
+                low.scale * b.values[row * static_cast<size_t>(low.rank) + static_cast<size_t>(r)] *
+                a.values[(expert * static_cast<size_t>(low.rank) + static_cast<size_t>(r)) * static_cast<size_t>(in) +
+                         static_cast<size_t>(i)];
           w = static_cast<float>(value);
           sum += value * value;
         }
@@ -154,6 +164,7 @@ inline MemoryWeights merged(const MemoryWeights& base, const TestAdapter& adapte
           w = static_cast<float>(w * gain);
         }
       }
+      first += out;
     }
   }
   return result;
