@@ -253,11 +253,11 @@ class PreciseGraph {
     }
   }
 
-  // Statistics of the operand as quantize would read it: weights in float32.
+  // Statistics of the operand as quantize would read it: weights in float32, which frozen ones are not held in.
   void measure(Value value, OperandKind kind, const std::string& name) {
-    if (!measured_.insert(name).second) return;
-    Graph& graph = rewriter_.graph();
     bool weight = kind == OperandKind::kWeight;
+    if ((weight && is_frozen(old_.node(value))) || !measured_.insert(name).second) return;
+    Graph& graph = rewriter_.graph();
     const Value x = weight ? param_leaf(graph, old_.node(value)) : rewriter_.map(value);
     DType format = recipe_.format(kind == OperandKind::kGradient);
     builder_.output("stats." + name, emit_tensor_stats(builder_, x, recipe_, format, /*tiles=*/weight, name));
@@ -327,14 +327,15 @@ void mark_tf32(Graph& graph) {
 }
 
 // Frozen parameters that a product of a training program reads in codes: they are held as these alone.
-std::set<std::string> frozen_in_codes(const Program& program, const std::map<std::string, PrecisionPlan>& plans) {
-  std::set<std::string> names;
+std::map<std::string, GemmPrecision> frozen_in_codes(const Program& program,
+                                                     const std::map<std::string, PrecisionPlan>& plans) {
+  std::map<std::string, GemmPrecision> names;
   for (const auto& [name, plan] : plans) {
     const Graph& graph = program.graph(name);
     for (const auto& [node, gemm] : plan.gemms) {
       const Node& weight = graph.node(graph.node(NodeId{node}).inputs[1]);
       if (gemm.used.codes && weight.op == Op::kParam && is_frozen(weight) && is_training(program))
-        names.insert(weight.name);
+        names.emplace(weight.name, gemm.used);
     }
   }
   return names;

@@ -72,7 +72,7 @@ Value WeightCopies::compute(Builder& builder, const Node& param) {
   if (type.dtype != DType::kF32 || type.shape.rank() < 2 || recipe_.compute == DType::kF32)
     return param_leaf(builder.graph(), param);
   if (const auto codes = in_codes_.find(param.name); codes != in_codes_.end()) {
-    const QuantizedValue stored = stored_codes(builder, param, {.codes = true, .scaling = recipe_.scaling});
+    const QuantizedValue stored = stored_codes(builder, param, codes->second);
     return {
         builder.emit(Op::kDequantize, {stored.codes, stored.scale_inv},
                      {{"scaling", scale_layout_name(stored.layout)}, {"to", dtype_name(recipe_.compute)}}, param.name),

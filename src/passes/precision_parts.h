@@ -77,8 +77,8 @@ struct QuantizedValue {
 class WeightCopies {
  public:
   // `training`: params of rank >= 2 that are not frozen stay float32 and get copies. Others are retyped in place, and
-  // those that products read in codes (of which `in_codes` has the frozen ones) are held as codes alone.
-  WeightCopies(Program& program, const Recipe& recipe, bool training, std::set<std::string> in_codes)
+  // those that products read in codes (of which `in_codes` has the frozen ones, and how) are held as codes alone.
+  WeightCopies(Program& program, const Recipe& recipe, bool training, std::map<std::string, GemmPrecision> in_codes)
       : program_(program), recipe_(recipe), training_(training), in_codes_(std::move(in_codes)) {}
 
   // What a model graph reads instead of this param, in the compute type; of codes alone their values.
@@ -114,7 +114,7 @@ class WeightCopies {
   Program& program_;
   const Recipe& recipe_;
   bool training_;
-  std::set<std::string> in_codes_;
+  std::map<std::string, GemmPrecision> in_codes_;
   std::map<std::string, Request> requests_;
 };
 

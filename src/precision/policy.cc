@@ -108,13 +108,34 @@ std::vector<LinearGroup> linear_groups(const std::vector<PolicyGemm>& gemms) {
 PrecisionPolicy::PrecisionPolicy(std::vector<PolicyGemm> gemms, const PolicySettings& settings, const Target& target)
     : gemms_(std::move(gemms)), states_(gemms_.size()), settings_(settings) {
   refuse(target);
+  std::vector<Wanted> first(gemms_.size());
   for (size_t i = 0; i < gemms_.size(); ++i) {
-    GemmState& state = states_[i];
-    auto allowed = std::ranges::find_if(state.refusals, [](const std::string& refusal) { return refusal.empty(); });
-    PrecisionLevel first = kPrecisionLevels[allowed - state.refusals.begin()];
-    if (first == PrecisionLevel::kTensor) continue;
-    switches_.push_back({0, gemms_[i].key(), PrecisionLevel::kTensor, first, state.refusals[0]});
-    state.level = state.candidate = first;
+    const auto& refusals = states_[i].refusals;
+    auto allowed = std::ranges::find_if(refusals, [](const std::string& refusal) { return refusal.empty(); });
+    first[i] = {kPrecisionLevels[allowed - refusals.begin()], refusals[0]};
+  }
+  level_out(first);
+  for (size_t i = 0; i < gemms_.size(); ++i) {
+    if (first[i].level == PrecisionLevel::kTensor) continue;
+    switches_.push_back({0, gemms_[i].key(), PrecisionLevel::kTensor, first[i].level, first[i].reason});
+    states_[i].level = states_[i].candidate = first[i].level;
+  }
+}
+
+// GEMMs that read one frozen weight all take the level of the one that needs most.
+void PrecisionPolicy::level_out(std::vector<Wanted>& wanted) const {
+  std::map<std::string, std::vector<size_t>> readers;
+  for (size_t i = 0; i < gemms_.size(); ++i)
+    if (!gemms_[i].held.empty()) readers[gemms_[i].held].push_back(i);
+  for (const auto& [weight, list] : readers) {
+    const size_t most = *std::ranges::max_element(list, {}, [&](size_t i) { return wanted[i].level; });
+    int64_t level = at(wanted[most].level);
+    const auto refuses = [&](size_t i) { return !states_[i].refusals[static_cast<size_t>(level)].empty(); };
+    while (level < at(PrecisionLevel::kHigh) && std::ranges::any_of(list, refuses)) ++level;
+    const std::string reason = fmt::format("{} is held once, for {} in {} too", weight, gemms_[most].key(),
+                                           precision_level_name(kPrecisionLevels[level]));
+    for (const size_t i : list)
+      if (wanted[i].level != kPrecisionLevels[level]) wanted[i] = {kPrecisionLevels[level], reason};
   }
 }
 
@@ -169,42 +190,48 @@ void PrecisionPolicy::move(int64_t step, size_t i, PrecisionLevel to, std::strin
   state.stable_rounds = 0;
 }
 
+// What a GEMM's own operands ask for, its present level where they ask for nothing.
+PrecisionPolicy::Wanted PrecisionPolicy::judge(size_t i, const StatsTable& stats) {
+  const PolicyGemm& gemm = gemms_[i];
+  GemmState& state = states_[i];
+  auto first_that_holds = [&](int64_t from, int64_t to, bool to_return) {
+    while (from < to && (!state.refusals[static_cast<size_t>(from)].empty() ||
+                         !unsupported_reason(gemm, kPrecisionLevels[from], stats, to_return).empty()))
+      ++from;
+    return kPrecisionLevels[from];
+  };
+  std::string misfit = unsupported_reason(gemm, state.level, stats, /*to_return=*/false);
+  if (!misfit.empty()) {
+    PrecisionLevel to = first_that_holds(at(state.level) + 1, at(PrecisionLevel::kHigh), /*to_return=*/false);
+    if (state.level == PrecisionLevel::kTensor &&
+        to == PrecisionLevel::kHigh) {  // say what became of the level between
+      const std::string& refusal = state.refusals[static_cast<size_t>(PrecisionLevel::kBlock)];
+      misfit += "; " + (refusal.empty() ? unsupported_reason(gemm, PrecisionLevel::kBlock, stats, false) : refusal);
+    }
+    return {to, std::move(misfit)};
+  }
+  PrecisionLevel cheaper = first_that_holds(0, at(state.level), /*to_return=*/true);
+  if (cheaper == state.level) {
+    state.stable_rounds = 0;
+    state.candidate = state.level;
+    return {state.level};
+  }
+  state.candidate = state.stable_rounds == 0 ? cheaper : std::max(state.candidate, cheaper);
+  const int64_t needed = settings_.dwell << std::clamp<int64_t>(state.demotions - 1, 0, 6);
+  if (++state.stable_rounds < needed) return {state.level};
+  return {state.candidate,
+          fmt::format("{} has held for {} rounds of statistics (SNR at least {:g} dB, underflow at most {:g} %)",
+                      precision_level_name(state.candidate), state.stable_rounds, settings_.return_db,
+                      100 * settings_.return_underflow)};
+}
+
 std::vector<Switch> PrecisionPolicy::observe(int64_t step, const StatsTable& stats) {
   const size_t before = switches_.size();
-  for (size_t i = 0; i < gemms_.size(); ++i) {
-    const PolicyGemm& gemm = gemms_[i];
-    GemmState& state = states_[i];
-    auto first_that_holds = [&](int64_t from, int64_t to, bool to_return) {
-      while (from < to && (!state.refusals[static_cast<size_t>(from)].empty() ||
-                           !unsupported_reason(gemm, kPrecisionLevels[from], stats, to_return).empty()))
-        ++from;
-      return kPrecisionLevels[from];
-    };
-    std::string misfit = unsupported_reason(gemm, state.level, stats, /*to_return=*/false);
-    if (!misfit.empty()) {
-      PrecisionLevel to = first_that_holds(at(state.level) + 1, at(PrecisionLevel::kHigh), /*to_return=*/false);
-      if (state.level == PrecisionLevel::kTensor &&
-          to == PrecisionLevel::kHigh) {  // say what became of the level between
-        const std::string& refusal = state.refusals[static_cast<size_t>(PrecisionLevel::kBlock)];
-        misfit += "; " + (refusal.empty() ? unsupported_reason(gemm, PrecisionLevel::kBlock, stats, false) : refusal);
-      }
-      move(step, i, to, std::move(misfit));
-      continue;
-    }
-    PrecisionLevel cheaper = first_that_holds(0, at(state.level), /*to_return=*/true);
-    if (cheaper == state.level) {
-      state.stable_rounds = 0;
-      state.candidate = state.level;
-      continue;
-    }
-    state.candidate = state.stable_rounds == 0 ? cheaper : std::max(state.candidate, cheaper);
-    const int64_t needed = settings_.dwell << std::clamp<int64_t>(state.demotions - 1, 0, 6);
-    if (++state.stable_rounds < needed) continue;
-    move(step, i, state.candidate,
-         fmt::format("{} has held for {} rounds of statistics (SNR at least {:g} dB, underflow at most {:g} %)",
-                     precision_level_name(state.candidate), state.stable_rounds, settings_.return_db,
-                     100 * settings_.return_underflow));
-  }
+  std::vector<Wanted> wanted;
+  for (size_t i = 0; i < gemms_.size(); ++i) wanted.push_back(judge(i, stats));
+  level_out(wanted);
+  for (size_t i = 0; i < gemms_.size(); ++i)
+    if (wanted[i].level != states_[i].level) move(step, i, wanted[i].level, std::move(wanted[i].reason));
   return {switches_.begin() + static_cast<ptrdiff_t>(before), switches_.end()};
 }
 
@@ -258,13 +285,16 @@ std::vector<Switch> PrecisionPolicy::restore(const std::string& json, const std:
          error.what());
   }
   const size_t kept = switches_.size();
-  for (size_t i = 0; i < gemms_.size(); ++i) {
-    const GemmState& s = states_[i];
+  std::vector<Wanted> wanted;
+  for (const GemmState& s : states_) {
     int64_t allowed = at(s.level);
     while (allowed < at(PrecisionLevel::kHigh) && !s.refusals[static_cast<size_t>(allowed)].empty()) ++allowed;
-    if (kPrecisionLevels[allowed] != s.level)
-      move(step, i, kPrecisionLevels[allowed], s.refusals[static_cast<size_t>(s.level)]);
+    wanted.push_back(
+        {kPrecisionLevels[allowed], s.level == PrecisionLevel::kHigh ? "" : s.refusals[static_cast<size_t>(s.level)]});
   }
+  level_out(wanted);
+  for (size_t i = 0; i < gemms_.size(); ++i)
+    if (wanted[i].level != states_[i].level) move(step, i, wanted[i].level, std::move(wanted[i].reason));
   return {switches_.begin() + static_cast<ptrdiff_t>(kept), switches_.end()};
 }
 

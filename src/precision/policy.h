@@ -42,6 +42,7 @@ struct PolicyGemm {
   int64_t m = 0, n = 0, k = 0;
   std::array<std::string, 2> operands;
   std::string unsupported_reason = {};  // why FP8 is impossible here, or ""
+  std::string held = {};  // a frozen weight, held once: all GEMMs that read it are of one level; "": it has a master
   std::string key() const { return gemm + "/" + gemm_role_name(role); }
 };
 
@@ -88,6 +89,12 @@ class PrecisionPolicy {
     int64_t demotions = 0;                               // times it was moved up the ladder
     std::array<std::string, 2> refusals;                 // why kTensor and kBlock may not be taken, or ""
   };
+  struct Wanted {
+    PrecisionLevel level = PrecisionLevel::kTensor;
+    std::string reason = {};
+  };
+  Wanted judge(size_t i, const StatsTable& stats);
+  void level_out(std::vector<Wanted>& wanted) const;
   void refuse(const Target& target);
   std::string unsupported_reason(const PolicyGemm& gemm, PrecisionLevel level, const StatsTable& stats,
                                  bool to_return) const;

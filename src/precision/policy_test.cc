@@ -60,6 +60,35 @@ TEST(Policy, FallsAtOnceToTheFirstLevelThatHolds) {
   EXPECT_EQ(policy.decisions().at("up/wgrad"), GemmPrecision{});
 }
 
+// A frozen weight is held once: the products that read it fall, and return, together.
+TEST(Policy, ReadersOfAFrozenWeightAreOfOneLevel) {
+  std::vector<PolicyGemm> gemms = linear("up");
+  gemms.pop_back();  // a frozen weight has no gradient
+  for (PolicyGemm& gemm : gemms) gemm.held = "up.weight";
+  PrecisionPolicy policy(gemms, {.dwell = 2}, {});
+  const auto level = [&] {
+    EXPECT_EQ(policy.level("up/fprop"), policy.level("up/dgrad"));
+    return policy.level("up/fprop");
+  };
+  std::vector<Switch> made = policy.observe(1, table(stats(6, 27, 12)));  // of x alone, which dgrad does not read
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_EQ(level(), PrecisionLevel::kBlock);
+  EXPECT_EQ(made[1].reason, "up.weight is held once, for up/fprop in fp8-block too");
+  EXPECT_TRUE(policy.observe(2, table(stats(6, 27, 12))).empty());
+  EXPECT_EQ(policy.observe(3, table(stats(6, 27, 12), stats(6, 6, 6))).size(), 2u);
+  EXPECT_EQ(level(), PrecisionLevel::kHigh);
+  const std::string kept = policy.state();
+  for (int64_t step = 4; level() == PrecisionLevel::kHigh && step < 40; ++step) policy.observe(step, table(kHealthy));
+  EXPECT_EQ(level(), PrecisionLevel::kTensor);
+  PrecisionPolicy resumed(gemms, {.dwell = 2}, {});
+  EXPECT_TRUE(resumed.restore(kept, "here", 3).empty());
+  EXPECT_EQ(resumed.state(), kept);
+  gemms[1].unsupported_reason = "of its shape";
+  const PrecisionPolicy refused(gemms, {}, {});
+  EXPECT_EQ(refused.switches().size(), 2u);
+  EXPECT_EQ(refused.level("up/fprop"), PrecisionLevel::kHigh);
+}
+
 TEST(Policy, UnderflowAndValuesThatAreNotFiniteCountToo) {
   PrecisionPolicy policy(linear("up"), {}, {});
   TensorStats lost = kHealthy, broken = kHealthy;

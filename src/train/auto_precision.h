@@ -4,9 +4,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "dist/communicator.h"
 #include "precision/policy.h"
 #include "train/stepper.h"
 
@@ -22,6 +24,10 @@ class AutoPrecision {
   bool due(int64_t step) const { return (step - 1) % interval_ == 0; }
   PrecisionPolicy& policy() { return policy_; }
 
+  // Adds the statistics of frozen weights, of which a graph has no float32 values: those of the model that they are
+  // read from, computed when first asked for. Of several ranks all call it.
+  void add_frozen(StatsTable& stats, const std::string& model, Communicator* ranks);
+
   // The plan of the present decisions; `cached` tells whether it was compiled before.
   const Plan& plan(bool* cached = nullptr);
 
@@ -31,6 +37,7 @@ class AutoPrecision {
   int64_t interval_;
   PrecisionPolicy policy_;
   std::map<std::string, Plan> plans_;  // by decisions, as text: plans hold no tensor
+  std::optional<StatsTable> frozen_;
 };
 
 // The linears' GEMMs of graph "train" as the policy sees them, in the order of the graph.

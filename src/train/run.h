@@ -129,6 +129,7 @@ class Run {
   std::string locate_non_finite(std::span<const Batch> micro_batches);
   void decide_precision(const StepResult& result, int64_t step);
   void plan_again(const std::vector<Switch>& made, int64_t step);
+  void start_stepper(const Plan& plan, const TrainingState& state);
   void report_now(bool last);
 
   RunConfig config_;  // train.steps are those of train.epochs

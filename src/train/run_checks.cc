@@ -79,10 +79,6 @@ void validate(const RunConfig& c) {
   validate(c.optimizer);
   validate(c.adapter);
   validate_objective(c);
-  check(!c.adapter.is_on() || c.recipe != "auto", ErrorCode::kUnsupported,
-        "adapter.method={}: precision.recipe=auto measures weights that an adapter's base does not keep: choose a "
-        "recipe",
-        c.adapter.method);
 }
 
 }  // namespace octet

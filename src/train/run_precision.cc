@@ -11,10 +11,12 @@ namespace octet {
 
 // After a round of statistics: what the policy switches holds from the next step on.
 void Run::decide_precision(const StepResult& result, int64_t step) {
-  log_->statistics(step, result.statistics);
+  StatsTable statistics = result.statistics;
+  if (config_.adapter.is_on()) auto_->add_frozen(statistics, config_.model_from, links_.ranks);
+  log_->statistics(step, statistics);
   if (!result.finite) return;  // a skipped step: what is not finite has reached tensors of every layer
   const std::string before = auto_->policy().state();
-  std::vector<Switch> made = auto_->policy().observe(step, result.statistics);
+  std::vector<Switch> made = auto_->policy().observe(step, statistics);
   if (!made.empty()) {
     try {
       plan_again(made, step);
@@ -46,13 +48,11 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
   try {
     check(plan.target.memory_bytes == 0 || plan.total_bytes() <= plan.target.memory_bytes, ErrorCode::kOutOfMemory,
           "the new plan needs {} bytes, but {} has {}", plan.total_bytes(), plan.target.name, plan.target.memory_bytes);
-    stepper_ = std::make_unique<Stepper>(plan, options_);
+    start_stepper(plan, state);
   } catch (const Error&) {
-    stepper_ = std::make_unique<Stepper>(old, options_);
-    put_state(stepper_->executor(), state);
+    start_stepper(old, state);
     throw;
   }
-  put_state(stepper_->executor(), state);
   result_.planned_bytes = std::max(result_.planned_bytes, plan.total_bytes());
   result_.allocated_bytes = std::max(result_.allocated_bytes, stepper_->executor().allocated_bytes());
   log_->switches(made);
@@ -65,6 +65,13 @@ void Run::plan_again(const std::vector<Switch>& made, int64_t step) {
              precision_level_name(made[i].to), made[i].reason);
   if (made.size() > kShown) log_info("and {} more: {}/log.jsonl", made.size() - kShown, config_.out);
   log_info("step {}: {}\n{}", step, cost, precision_map(auto_->policy()));
+}
+
+// A frozen base is read again, in the forms that this plan holds it in.
+void Run::start_stepper(const Plan& plan, const TrainingState& state) {
+  stepper_ = std::make_unique<Stepper>(plan, options_);
+  if (config_.adapter.is_on()) workload_->load(config_.model_from, stepper_->executor(), {});
+  put_state(stepper_->executor(), state);
 }
 
 // The page grows with the run: it is skipped while writing it would take more than 1 % of the time.

@@ -31,6 +31,8 @@ TEST_F(CudaAuto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
   auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(target_);
 }
 
+TEST_F(CudaAuto, AnAdaptersBaseIsHeldAsDecided) { auto_cases::an_adapters_base_is_held_as_decided(target_); }
+
 TEST_F(CudaAuto, SwitchesThatDoNotFitAreTakenBack) { auto_cases::switches_that_do_not_fit_are_taken_back(target_); }
 
 TEST_F(CudaAuto, TimingsThatShowNoGainKeepAShapeInBf16) {

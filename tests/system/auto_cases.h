@@ -151,6 +151,56 @@ inline void planted_outliers_move_the_gemms_they_touch_and_no_others(const Targe
   EXPECT_GT(gap_current, 2 * gap) << "nothing was at stake";
 }
 
+// Of an adapter's base, which is frozen: its weights are measured as they stand in the folder, and read again in the
+// form that a switch gives them. Losses are near those of a base in bf16, and a resumed run's are an uninterrupted
+// one's.
+inline void an_adapters_base_is_held_as_decided(const Target& target) {
+  set_log_level(LogLevel::kWarning);
+  TempFolder folder;
+  RunConfig config = auto_config(folder, "llama");
+  config.model_from = planted_model(folder, target);
+  config.adapter.method = "lora", config.adapter.rank = 8, config.adapter.alpha = 16;
+  config.adapter.targets = {"q_proj", "down_proj"};
+  config.steps = 12, config.checkpoint_interval = 6, config.eval_interval = 0;
+  auto run = [&](const char* recipe) {
+    config.recipe = recipe, config.out = folder.file(recipe);
+    return losses_from(config, target);
+  };
+  const std::vector<double> high = run("bf16"), current = run("fp8-current"), decided = run("auto");
+  const Logged logged = read_log(folder.file("auto"));
+  std::set<std::string> moved, touched;
+  for (const char* linear : {"gate", "up"})
+    for (const char* role : {"fprop", "dgrad"}) touched.insert(std::string("layers.1.mlp.") + linear + "/" + role);
+  for (const Switch& s : logged.switches) moved.insert(s.gemm);
+  EXPECT_EQ(moved, touched);
+  EXPECT_EQ(logged.rungs.size(), 25u)
+      << "two products of each linear, one where no gradient goes on: q, k and v of layer 0";
+  EXPECT_EQ(logged.rungs.at("layers.1.mlp.up/fprop"), '2');
+  EXPECT_EQ(logged.rungs.at("layers.1.mlp.up/dgrad"), '2');
+  double gap = 0, gap_current = 0;
+  for (size_t i = 1; i < high.size(); ++i) {  // the decision follows step 1
+    gap = std::max(gap, std::abs(decided[i] - high[i]) / high[i]);
+    gap_current = std::max(gap_current, std::abs(current[i] - high[i]) / high[i]);
+  }
+  EXPECT_LT(gap, 0.03);
+  EXPECT_GT(gap_current, 2 * gap) << "nothing was at stake";
+  const std::string page = read_file(write_report(folder.file("auto")));
+  EXPECT_NE(page.find("layers.1.mlp.up.weight"), std::string::npos);
+  struct Stop {};
+  config.out = folder.file("parts");
+  std::vector<double> parts;
+  const auto keep = [&](const RunState& run, const StepResult& r) {
+    if (run.step == 9) throw Stop{};
+    if (run.step <= 6) parts.push_back(r.loss);
+  };
+  EXPECT_THROW(train(config, {.on_step = keep, .target = target}), Stop);
+  const TrainResult resumed = train(
+      config, {.on_step = [&](const RunState&, const StepResult& r) { parts.push_back(r.loss); }, .target = target});
+  EXPECT_EQ(parts, decided);
+  for (const auto& [file, bytes] : checkpoint_bytes(resumed.checkpoint))
+    EXPECT_TRUE(bytes == read_file(folder.file("auto") + "/checkpoints/step_00000012/" + file)) << file;
+}
+
 // Switches whose plan the device cannot hold are taken back, and the run goes on with the bits it would have had.
 inline void switches_that_do_not_fit_are_taken_back(const Target& target) {
   set_log_level(LogLevel::kOff);

@@ -19,6 +19,8 @@ TEST(Auto, PlantedOutliersMoveTheGemmsTheyTouchAndNoOthers) {
   auto_cases::planted_outliers_move_the_gemms_they_touch_and_no_others(cpu_target());
 }
 
+TEST(Auto, AnAdaptersBaseIsHeldAsDecided) { auto_cases::an_adapters_base_is_held_as_decided(cpu_target()); }
+
 TEST(Auto, SwitchesThatDoNotFitAreTakenBack) { auto_cases::switches_that_do_not_fit_are_taken_back(cpu_target()); }
 
 TEST(Auto, TimingsThatShowNoGainKeepAShapeInBf16) {
