@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace octet {
 namespace {
@@ -76,6 +77,7 @@ class Drive {
     prompts_.reserve(workload.requests.size());
     for (size_t i = 0; i < workload.requests.size(); ++i)
       prompts_.push_back(prompt_of(workload, i, engine.vocab_size(), options.seed));
+    if (!options.adapters.empty()) adapters_ = adapters_of(options, prompts_.size());
     start_ = Clock::now();
   }
 
@@ -150,7 +152,7 @@ class Drive {
       request.n = texts_;
       request.beams = options_.beams;
       request.timeout_seconds = options_.timeout_seconds;
-      if (!options_.adapters.empty()) request.adapter = options_.adapters[i % options_.adapters.size()];
+      if (!options_.adapters.empty()) request.adapter = options_.adapters[adapters_[i]];
       result_.records[i].submitted = now();
       open_.push_back({i, engine_.submit(std::move(request)), texts_});
     }
@@ -213,6 +215,7 @@ class Drive {
   Clock::time_point start_;
   DriveResult result_;
   std::vector<std::vector<int32_t>> prompts_;
+  std::vector<size_t> adapters_;  // of requests, where there are some
   std::vector<Open> open_;
   Batch batch_;
   size_t next_ = 0;
@@ -220,6 +223,20 @@ class Drive {
 };
 
 }  // namespace
+
+std::vector<size_t> adapters_of(const DriveOptions& options, size_t requests) {
+  const size_t count = options.adapters.size();
+  std::vector<double> until;  // sums of the chances
+  for (size_t k = 1; k <= count; ++k)
+    until.push_back((until.empty() ? 0 : until.back()) + std::pow(static_cast<double>(k), -options.adapter_zipf));
+  Philox random(options.seed, /*stream=*/0xada9);
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < requests; ++i) {
+    const auto drawn = std::ranges::upper_bound(until, random.uniform() * until.back());
+    chosen.push_back(options.adapter_zipf > 0 ? std::min<size_t>(drawn - until.begin(), count - 1) : i % count);
+  }
+  return chosen;
+}
 
 DriveResult drive(Engine& engine, const Workload& workload, const DriveOptions& options,
                   const DriveProgress& progress) {

@@ -29,6 +29,7 @@ struct DriveOptions {
   int64_t samples = 1;  // texts of a request, whose tokens count together; more than one only in flight
   int64_t beams = 0;    // > 0: they are the texts of a beam search of this width instead
   std::vector<std::string> adapters = {};  // of requests in turn; empty: none
+  double adapter_zipf = 0;                 // > 0: drawn by Zipf's law, the k-th in proportion to 1 / k^adapter_zipf
   double timeout_seconds = 0;              // per request; 0 = none
   std::string pci_bus_id = "";             // GPU whose energy is measured; "" = none
 };
@@ -51,6 +52,9 @@ struct DriveResult {
 
 // Called about ten times a second with the requests finished and tokens generated so far.
 using DriveProgress = std::function<void(int64_t done, int64_t tokens)>;
+
+// The adapter of each of so many requests, as an index of options.adapters, which are not empty.
+std::vector<size_t> adapters_of(const DriveOptions& options, size_t requests);
 
 DriveResult drive(Engine& engine, const Workload& workload, const DriveOptions& options,
                   const DriveProgress& progress = {});

@@ -1,11 +1,13 @@
 // Workloads, traces, static batching and the figures of a drive.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
 #include "base/error.h"
 #include "infer/testing/engine_test.h"
+#include "load/driver.h"
 #include "load/summary.h"
 #include "load/workload.h"
 
@@ -46,6 +48,22 @@ TEST(Workload, PrefixBlocksOfAMooncakeTraceAreEqualWhereTheirIdsAre) {
   EXPECT_NE(a[2 * kPrefixBlock], b[2 * kPrefixBlock]);
   for (int32_t id : a) EXPECT_TRUE(id >= 0 && id < 5000);
   EXPECT_NE(prompt_of(trace, 0, 5000, 2), a);
+}
+
+TEST(Driver, AdaptersAreOfRequestsInTurnOrByZipfsLaw) {
+  DriveOptions options;
+  options.adapters = {"a", "b", "c", "d"};
+  EXPECT_EQ(adapters_of(options, 6), (std::vector<size_t>{0, 1, 2, 3, 0, 1}));
+  options.adapter_zipf = 1;
+  constexpr size_t kRequests = 20000;
+  const std::vector<size_t> drawn = adapters_of(options, kRequests);
+  EXPECT_EQ(drawn, adapters_of(options, kRequests));
+  for (size_t k = 0; k < 4; ++k) {
+    const double share = static_cast<double>(std::ranges::count(drawn, k)) / static_cast<double>(kRequests);
+    EXPECT_NEAR(share, 12.0 / 25 / static_cast<double>(k + 1), 0.015) << k;  // 1 + 1/2 + 1/3 + 1/4 = 25/12
+  }
+  options.seed = 2;
+  EXPECT_NE(drawn, adapters_of(options, kRequests));
 }
 
 TEST(Workload, BadTracesAreRefusedByLine) {

@@ -104,6 +104,8 @@ void run(Kind kind, Options& o) {
   o.model = resolve_models(o.model, o.engine);
   o.engine.needs_tokenizer = false;  // requests give ids
   for (const auto& [name, folder] : o.engine.adapters) o.drive.adapters.push_back(name);
+  check(o.drive.adapter_zipf == 0 || !o.drive.adapters.empty(), ErrorCode::kInvalidArgument,
+        "--adapter-zipf {:g}: there are no adapters to draw: give some by --adapter NAME=DIR", o.drive.adapter_zipf);
   o.engine.planned = [&](const EnginePlan& plan) {
     drop_long_requests(workload, plan.context);
     o.drive.kv_tokens = plan.kv_tokens;
@@ -143,7 +145,11 @@ void run(Kind kind, Options& o) {
                  {"draft", o.engine.draft.empty() ? "none" : o.engine.draft},
                  {"texts of a request", o.drive.beams > 0 ? fmt::format("{} by beam search", o.drive.beams)
                                                           : std::to_string(o.drive.samples)}};
-  if (!o.engine.adapters.empty()) facts.emplace_back("adapters", std::to_string(o.engine.adapters.size()));
+  if (!o.engine.adapters.empty()) {
+    facts.emplace_back("adapters", std::to_string(o.engine.adapters.size()));
+    if (o.drive.adapter_zipf > 0)
+      facts.emplace_back("adapters drawn", fmt::format("by Zipf's law, exponent {:g}", o.drive.adapter_zipf));
+  }
   for (const auto& [name, value] : facts) fmt::print("{}: {}\n", name, value);
   fmt::print("{}", to_text(summary));
   if (!o.json.empty()) write_file(o.json, to_json(summary, facts));
@@ -182,6 +188,11 @@ void add_shared(CLI::App& command, Options& o) {
               {"context", "max_sequences", "max_step_tokens", "kv_cache_bytes", "prefix_cache", "draft", "draft_tokens",
                "draft_memory"});
   add_adapter_option(command, o.engine, "Requests have them in turn.");
+  command
+      .add_option("--adapter-zipf", o.drive.adapter_zipf,
+                  "draw the adapters of requests by Zipf's law with this exponent, instead of in turn")
+      ->check(positive())
+      ->default_str("");
   command.add_flag("!--draft-fixed", o.engine.draft_adaptive,
                    "always as many drafts as there are, whether they pay or not");
   add_options(command, engine, {"accept_simulated"});
@@ -223,6 +234,7 @@ void add_bench_command(CLI::App& app) {
   octet bench throughput llama3-70b --random-weights --recipe fp8-current --tensor 2 -i 1000 -o 1000 -n 256
   octet bench latency path/to/model -i 2048 -o 128 --concurrency 1
   octet bench latency llama3-8b --random-weights --draft ngram --draft-tokens 4 --accept-simulated 0.8
+  octet bench throughput path/to/llama --adapter sql=out/sql --adapter chat=out/chat --adapter-zipf 1 -i 1000 -o 100
   octet bench throughput gptj-6b --random-weights --recipe fp8-current --beams 4 -i 128 -o 128 -n 64
   octet bench encode path/to/bert-large --random-weights --recipe fp8-current --shortest 32 --longest 384
   octet bench trace path/to/model --trace AzureLLMInferenceTrace_conv.csv --scale 4 --slo-ttft 500 --html load.html)");
