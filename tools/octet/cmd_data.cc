@@ -124,6 +124,7 @@ void add_data_command(CLI::App& app) {
   add_data_dedup_command(*command);
   add_data_bert_command(*command);
   add_data_decontaminate_command(*command);
+  add_data_mix_command(*command);
   for (CLI::App* below : command->get_subcommands([](const CLI::App*) { return true; }))
     below->preparse_callback([command](size_t) {
       for (CLI::Option* option : command->get_options()) option->required(false);
