@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "exec/executor.h"
+#include "ir/fusion.h"
 
 namespace octet {
 namespace {
@@ -164,6 +167,32 @@ TEST(ServingProgram, TheHeadBesideIntegerWeights) {
   EXPECT_FALSE(heads_in_codes("w4a8", 500));
   EXPECT_FALSE(heads_in_codes("w4a8-head16", 512));
   EXPECT_FALSE(heads_in_codes("w4a16", 512));
+}
+
+// On GPUs addends of experts are those of linears, by groups of an expert and a slot; the router stays one kernel.
+TEST(ServingProgram, AddendsOfExpertsAreFusedAsThoseOfLinears) {
+  ModelConfig mixture = model_family("qwen3_moe");
+  mixture.vocab_size = 128, mixture.max_positions = 256, mixture.hidden = 128, mixture.layers = 2, mixture.heads = 4;
+  mixture.kv_heads = 2, mixture.experts.count = 8, mixture.experts.per_token = 2, mixture.experts.intermediate = 64;
+  for (const char* recipe : {"bf16", "fp8-current"}) {
+    ServingOptions served = options(1 << 24);
+    served.recipe = parse_recipe(recipe), served.target = h200_target(), served.cache_dtype = DType::kBF16;
+    served.adapters = {.slots = 3, .ranks = {16}};
+    served.adapter_targets = {"mlp.experts.gate", "mlp.experts.up", "mlp.experts.down"};
+    const ServingProgram program = build_serving_program(mixture, served);
+    EXPECT_EQ(program.plan.program.find_state("adapters.layers.0.mlp.experts.gate.lora_a.16")->type.shape,
+              (Shape{8 * 5 * 2 * 16, 128}));
+    std::map<Producer, int> fused;
+    int groups = 0, products = 0;
+    for (const Node& node : program.plan.program.graph("decode.4.r16").nodes()) {
+      groups += node.op == Op::kGroupRows, products += node.op == Op::kGroupedMatmul;
+      if (node.op == Op::kFusion) ++fused[*fusion_producer(*node.body)];
+    }
+    EXPECT_EQ(fused[Producer::kAddend], 2 * 3) << recipe;  // gate, up, down
+    EXPECT_EQ(fused[Producer::kRouter], 2) << recipe;
+    EXPECT_EQ(groups, 2) << recipe;                                                    // of the addends
+    EXPECT_EQ(products, 2 * (2 + (recipe == std::string("bf16") ? 3 : 0))) << recipe;  // x A^T; the base's
+  }
 }
 
 TEST(ServingProgram, RefusesAContextTheModelHasNoPositionsFor) {
