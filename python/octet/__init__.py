@@ -14,7 +14,8 @@ import atexit as _atexit
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import _octet
-from ._octet import Event, Generation, Stream, Tokenizer, set_log_level, set_threads, version_text
+from ._octet import (Builder, Compiled, Event, Generation, Graph, Program, Results, Stream, Tokenizer,
+                     Value, compile, pass_names, set_log_level, set_threads, version_text)
 from .engine import AsyncStream, Engine
 from .errors import Error, InvalidArgument, IoError, NotFound, OutOfMemory, Unsupported
 from .runs import Record, Run, evaluate, plan, train
@@ -26,9 +27,11 @@ _atexit.register(_octet._end)  # pyright: ignore
 __version__ = version_text().split()[1]
 
 __all__ = [
-    "LLM", "AsyncStream", "Engine", "Error", "Event", "Generation", "InvalidArgument", "IoError", "LoRARequest",
-    "NotFound", "OutOfMemory", "Record", "Run", "SamplingParams", "Stream", "StructuredOutputsParams", "Tokenizer",
-    "Unsupported", "evaluate", "plan", "set_log_level", "set_threads", "train", "version_text",
+    "LLM", "AsyncStream", "Builder", "Compiled", "Engine", "Error", "Event", "Generation", "Graph",
+    "InvalidArgument", "IoError", "LoRARequest", "NotFound", "OutOfMemory", "Program", "Record", "Results",
+    "Run", "SamplingParams", "Stream", "StructuredOutputsParams", "Tokenizer", "Unsupported",
+    "Value", "compile", "evaluate", "pass_names", "plan", "set_log_level", "set_threads", "train",
+    "version_text",
 ]
 
 

@@ -9,5 +9,8 @@ void bind_generation(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_tokenizer(nanobind::module_& module);
 void bind_runs(nanobind::module_& module);
+void bind_graph(nanobind::module_& module);
+void bind_builder(nanobind::module_& module);
+void bind_compile(nanobind::module_& module);
 
 }  // namespace octet::python

@@ -23,6 +23,9 @@ NB_MODULE(_octet, module) {
   python::bind_engine(module);
   python::bind_tokenizer(module);
   python::bind_runs(module);
+  python::bind_graph(module);
+  python::bind_builder(module);
+  python::bind_compile(module);
   module.def(
       "version_text", [] { return version_text("octet"); }, "commit, compiler, CPU and CUDA of this build");
   module.def(
