@@ -65,7 +65,8 @@ def train(config: Config = None, *, callbacks: Iterable[Callable[[Record], objec
     """Runs, or goes on with, what a YAML file or a dict of settings describes, as `octet train` does.
 
     Settings are those of `octet config`; as keyword arguments "__" stands for the dot: train__steps=100. Callbacks hear
-    of every step, in this thread. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt.
+    of every step, in this thread. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt. rows=ITERABLE
+    trains on its arrays instead of files: ids, (ids, targets) or (ids, targets, weights).
     """
     listeners = tuple(callbacks)
     with Run(config, **settings) as run:

@@ -15,6 +15,7 @@
 #include "octet/commands.h"
 #include "octet/evaluate.h"
 #include "process.h"
+#include "row_data.h"
 #include "train/plan_report.h"
 #include "train/stage_report.h"
 #include "train/trainer.h"
@@ -93,7 +94,9 @@ class PyRun {
  public:
   PyRun(nb::object config, nb::dict values) : shared_(std::make_shared<Shared>()) {
     enter();
+    const nb::object rows = values.attr("pop")("rows", nb::none());
     shared_->config = read_config(config, values, "octet.Run");
+    if (!rows.is_none()) take_rows(rows);
     const std::shared_ptr<Shared> shared = shared_;
     at_end_ = at_end([weak = std::weak_ptr<Shared>(shared)] {
       if (const auto one = weak.lock()) one->end();
@@ -140,6 +143,7 @@ class PyRun {
  private:
   struct Shared {
     RunConfig config;
+    std::shared_ptr<RowSource> rows;  // none: the data is files
     std::mutex mutex;
     std::condition_variable changed;
     std::optional<Step> step;  // made, not yet taken
@@ -163,10 +167,21 @@ class PyRun {
     }
   };
 
+  void take_rows(nb::handle rows) {
+    RunConfig& config = shared_->config;
+    check(config.train_data.empty(), ErrorCode::kInvalidArgument,
+          "octet.Run: rows= and data.train={} are two sources of data: leave one out", config.train_data);
+    check(config.workload == "language" && config.objective == "next_token", ErrorCode::kUnsupported,
+          "octet.Run: rows= is for language modelling, not for workload={} train.objective={}", config.workload,
+          config.objective);
+    shared_->rows = open_rows(rows, config.train_data);
+  }
+
   void start() {
     if (std::exchange(started_, true)) return;
     start_thread([shared = shared_] {
       const TrainHooks hooks{
+          .workload = shared->rows != nullptr ? &kRowData : nullptr,
           .on_step = [&](const RunState& run, const StepResult& result) { shared->on_step(run, result); },
           .build = version_text("octet"),
           .stop = [&] { return shared->stop.load(); }};

@@ -177,3 +177,62 @@ def test_an_open_that_is_interrupted(model):
         while True:
             octet.Engine(sys.argv[1], device="cpu", recipe="fp32")
         """, model))
+
+
+def rows_of(settings, count):
+    """Rows that a run over the corpus reads in order."""
+    import array
+    import pathlib
+    ids = array.array("H")
+    ids.frombytes(pathlib.Path(settings["data"]["train"] + ".bin").read_bytes())
+    return [array.array("i", ids[64 * i:64 * i + 65]) for i in range(count)]
+
+
+def test_rows_of_an_iterator(settings, tmp_path):
+    np = pytest.importorskip("numpy")
+    mine = {**settings, "data": {"sequence_length": 64}, "model.vocab_size": 300, "train.steps": 6, "train.micro_batch": 2}
+    rows, losses = rows_of(settings, 12), {}
+    targets = [(np.array(row[:-1], np.int64), np.array(row[1:], np.int64)) for row in rows]
+    weighed = [(*pair, np.ones(64, np.float32)) for pair in targets]
+    for name, given in (("ids", rows), ("targets", targets), ("weights", weighed)):
+        losses[name] = []
+        result = octet.train(mine, callbacks=[lambda step: losses[name].append(step.loss)], out=str(tmp_path / name),
+                             rows=iter(given))
+        assert result.step == 6
+    assert losses["ids"] == losses["targets"] == losses["weights"] and losses["ids"][-1] < losses["ids"][0]
+    half = [(ids, target, np.where(np.arange(64) < 32, 1, 0).astype(np.float32)) for ids, target in targets]
+    with octet.Run(mine, out=str(tmp_path / "half"), rows=half) as run:
+        assert next(run).targets == 2 * 32
+    more = octet.train({**mine, "train.steps": 7}, out=str(tmp_path / "ids"), rows=iter(rows + rows[:2]))  # goes on
+    assert more.step == 7
+    with pytest.raises(octet.InvalidArgument, match="ended after 12 rows"):
+        octet.train({**mine, "train.steps": 8}, out=str(tmp_path / "few"), rows=iter(rows))
+
+
+@pytest.mark.parametrize("row, words", [
+    ([1], "row 0: ids"), ((), "row 0 has 0 parts"), ("text", "row 0: ids")])
+def test_rows_that_cannot_be_used(row, words, settings, tmp_path):
+    mine = {**settings, "data": {"sequence_length": 64}, "model.vocab_size": 300}
+    with pytest.raises(octet.InvalidArgument, match=words):
+        octet.train(mine, out=str(tmp_path / "run"), rows=[row])
+
+
+def test_rows_are_checked(settings, tmp_path):
+    np = pytest.importorskip("numpy")
+    mine = {**settings, "data": {"sequence_length": 64}, "model.vocab_size": 300}
+    ids = np.arange(10)
+    for row, words in ((np.arange(100), "at most data.sequence_length, 64"), (ids + 295, "target 300 at 4"), (ids - 1, "id -1"),
+                       ((ids, ids[:5]), "10 ids, 5 targets"), ((ids, ids - 2), "target -2"), (ids[:1], "want two or more"),
+                       ((ids, ids, -np.ones(10)), "weight -1"), (np.ones((2, 5), np.int32), "want one dim"),
+                       (np.ones(5, np.float32), "is of f32")):
+        with pytest.raises(octet.InvalidArgument, match=words):
+            octet.train(mine, out=str(tmp_path / "run"), rows=[row])
+
+    def broken():
+        yield ids
+        raise RuntimeError("no more disks")
+
+    with pytest.raises(RuntimeError, match="no more disks"):
+        octet.train(mine, out=str(tmp_path / "run"), rows=broken())
+    with pytest.raises(octet.InvalidArgument, match="two sources of data"):
+        octet.train(settings, out=str(tmp_path / "run"), rows=[ids])
