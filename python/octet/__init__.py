@@ -14,8 +14,8 @@ import atexit as _atexit
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import _octet
-from ._octet import (Builder, Compiled, Event, Generation, Graph, Program, Results, Stream, Tokenizer,
-                     Value, compile, pass_names, set_log_level, set_threads, version_text)
+from ._octet import (Builder, Compiled, Event, Generation, Graph, Program, Results, Server, Stream, Tokenizer,
+                     Value, compile, pass_names, serve, set_log_level, set_threads, version_text)
 from .engine import AsyncStream, Engine
 from .errors import Error, InvalidArgument, IoError, NotFound, OutOfMemory, Unsupported
 from .runs import Record, Run, evaluate, plan, train
@@ -29,8 +29,8 @@ __version__ = version_text().split()[1]
 __all__ = [
     "LLM", "AsyncStream", "Builder", "Compiled", "Engine", "Error", "Event", "Generation", "Graph",
     "InvalidArgument", "IoError", "LoRARequest", "NotFound", "OutOfMemory", "Program", "Record", "Results",
-    "Run", "SamplingParams", "Stream", "StructuredOutputsParams", "Tokenizer", "Unsupported",
-    "Value", "compile", "evaluate", "pass_names", "plan", "set_log_level", "set_threads", "train",
+    "Run", "SamplingParams", "Server", "Stream", "StructuredOutputsParams", "Tokenizer", "Unsupported",
+    "Value", "compile", "evaluate", "pass_names", "plan", "serve", "set_log_level", "set_threads", "train",
     "version_text",
 ]
 

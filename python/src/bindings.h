@@ -12,5 +12,6 @@ void bind_runs(nanobind::module_& module);
 void bind_graph(nanobind::module_& module);
 void bind_builder(nanobind::module_& module);
 void bind_compile(nanobind::module_& module);
+void bind_serve(nanobind::module_& module);
 
 }  // namespace octet::python

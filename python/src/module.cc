@@ -26,6 +26,7 @@ NB_MODULE(_octet, module) {
   python::bind_graph(module);
   python::bind_builder(module);
   python::bind_compile(module);
+  python::bind_serve(module);
   module.def(
       "version_text", [] { return version_text("octet"); }, "commit, compiler, CPU and CUDA of this build");
   module.def(

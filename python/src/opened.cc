@@ -132,6 +132,12 @@ PyEngine::Use PyEngine::use() const {
   return Use(opened_);
 }
 
+std::shared_ptr<Opened> PyEngine::share() const {
+  enter();
+  check(!closed(), ErrorCode::kInvalidArgument, "the engine is closed");
+  return opened_;
+}
+
 std::string engine_signature() {
   Options options;
   return "def __init__(self, path: str | os.PathLike[str]" + signature_of(table_of(options)) +

@@ -51,6 +51,7 @@ class PyEngine {
     std::shared_ptr<Opened> opened_;
   };
   Use use() const;
+  std::shared_ptr<Opened> share() const;  // for what outlives the object of Python
 
  private:
   std::shared_ptr<Opened> opened_;
