@@ -28,11 +28,11 @@ wheel:
 	@$(if $(CUDA),bash scripts/setup.sh cuda)
 	@$(if $(CUDA),OCTET_CUDA=ON) JOBS=$(JOBS) bash scripts/wheel.sh
 
-# A Debian package of the program, for every x86-64-v3 CPU (MARCH= names another level): dist/octet_*.deb.
+# Debian packages of the program and of the library, for every x86-64-v3 CPU (MARCH= names another level): dist/*.deb.
 deb:
 	@bash scripts/setup.sh deb
 	@$(if $(CUDA),bash scripts/setup.sh cuda)
-	@bash scripts/build.sh build/deb$(if $(CUDA),_cuda) $(JOBS) -DOCTET_TESTS=OFF -DOCTET_MARCH=$(MARCH) $(if $(CUDA),-DOCTET_CUDA=ON)
+	@bash scripts/build.sh build/deb$(if $(CUDA),_cuda) $(JOBS) -DOCTET_TESTS=OFF -DOCTET_LIBRARY=ON -DCMAKE_INSTALL_PREFIX=/usr -DOCTET_MARCH=$(MARCH) $(if $(CUDA),-DOCTET_CUDA=ON)
 	@bash scripts/deb.sh build/deb$(if $(CUDA),_cuda) dist
 
 test-build:

@@ -1,4 +1,4 @@
-"""The Debian package of a built program: its files, that the program in it runs, what lintian and systemd say of it where
+"""The Debian packages of a build: their files, that the program in them runs, what lintian and systemd say of them where
 they are installed. Usage: deb_test.py SOURCE BUILD"""
 
 import os
@@ -18,6 +18,21 @@ def run(*words, **options):
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def check_library(folder):
+    """liboctet0 and liboctet-dev: what they have, and what they depend on."""
+    packages = [*folder.glob("liboctet0_*.deb"), *folder.glob("liboctet-dev_*.deb")]
+    assert len(packages) == 2, packages
+    for package in packages:
+        run("dpkg-deb", "-x", package, folder / "library")
+    names = {path.name for path in (folder / "library").rglob("*") if not path.is_dir()}
+    wanted = {"liboctet.so", "liboctet.so.0", "engine.h", "sampling.h", "octetConfig.cmake", "octetConfigVersion.cmake",
+              "octetTargets.cmake", "octet.pc", "stream.cc", "copyright", "changelog.gz"}
+    assert wanted <= names, wanted - names
+    assert "libfmt" in run("dpkg-deb", "-f", packages[0], "Depends")
+    assert run("dpkg-deb", "-f", packages[1], "Depends").startswith("liboctet0 (= ")
+    return packages
 
 
 def main():
@@ -44,8 +59,9 @@ def main():
                 told = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", folder / "root" / page],
                                       capture_output=True, text=True, env={**os.environ, "MANROFFSEQ": "", "MANWIDTH": "160"})
                 assert told.returncode == 0 and not told.stderr.strip(), f"{page}: {told.stderr}"
+        packages = check_library(folder) if (build / "package").is_dir() else []
         if shutil.which("lintian"):
-            told = subprocess.run(["lintian", "--no-cfg", "--allow-root", "--fail-on", "error,warning", package],
+            told = subprocess.run(["lintian", "--no-cfg", "--allow-root", "--fail-on", "error,warning", package, *packages],
                                   capture_output=True, text=True)
             assert told.returncode == 0, told.stdout + told.stderr
         if shutil.which("systemd-analyze"):
