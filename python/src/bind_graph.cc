@@ -120,7 +120,7 @@ void bind_graph(nb::module_& module) {
                                       {"params", Op::kParam, "of every parameter"},
                                       {"states", Op::kState, "of every state"}})
     graph.def_prop_ro(
-        name, [op](const PyGraph& self) { return leaves(*self.graph, op); },
+        name, [op = op](const PyGraph& self) { return leaves(*self.graph, op); },
         nb::sig(kept.emplace_back(fmt::format(fmt::runtime(kLeavesSignature), name)).c_str()), doc);
   graph.def_prop_ro(
       "outputs",
