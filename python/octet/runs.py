@@ -87,3 +87,10 @@ def evaluate(model: str | os.PathLike[str], texts: Sequence[str | os.PathLike[st
 
 
 evaluate.__doc__ = _octet.evaluate.__doc__
+
+
+def quantize(model: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> Record:
+    return Record(**_octet.quantize(model, out, **options))
+
+
+quantize.__doc__ = _octet.quantize.__doc__

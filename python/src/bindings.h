@@ -13,5 +13,6 @@ void bind_graph(nanobind::module_& module);
 void bind_builder(nanobind::module_& module);
 void bind_compile(nanobind::module_& module);
 void bind_serve(nanobind::module_& module);
+void bind_quantize(nanobind::module_& module);
 
 }  // namespace octet::python

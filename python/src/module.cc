@@ -27,6 +27,7 @@ NB_MODULE(_octet, module) {
   python::bind_builder(module);
   python::bind_compile(module);
   python::bind_serve(module);
+  python::bind_quantize(module);
   module.def(
       "version_text", [] { return version_text("octet"); }, "commit, compiler, CPU and CUDA of this build");
   module.def(

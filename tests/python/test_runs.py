@@ -236,3 +236,24 @@ def test_rows_are_checked(settings, tmp_path):
         octet.train(mine, out=str(tmp_path / "run"), rows=broken())
     with pytest.raises(octet.InvalidArgument, match="two sources of data"):
         octet.train(settings, out=str(tmp_path / "run"), rows=[ids])
+
+
+def test_quantize(model, text, tmp_path):
+    report = octet.quantize(model, tmp_path / "fp8", text=text, max_tokens=500, device="cpu")
+    assert report.folder == str(tmp_path / "fp8") and report.tokens == 500 and report.linears == []
+    assert abs(report.perplexity_after / report.perplexity_before - 1) < 0.1
+    assert octet.evaluate(tmp_path / "fp8", text, max_tokens=500).perplexity == pytest.approx(report.perplexity_after, rel=0.2)
+    told = octet.quantize(model, tmp_path / "int4", to="int4", calibration=text, samples=4, length=64, group="32",
+                          keep=["mlp.down"], device="cpu")
+    assert told.perplexity_before is None and len(told.linears) == 2 * 6
+    assert {one["name"] for one in told.linears if one["kept"]} == {"layers.0.mlp.down", "layers.1.mlp.down"}
+    assert all(0 < one["error"] < 0.5 for one in told.linears if not one["kept"])
+    with octet.Engine(tmp_path / "int4", device="cpu", max_sequences=2) as engine:
+        assert len(engine.generate("The cat", max_tokens=4).ids) == 4
+    for options, words in (({"to": "int5"}, "fp8, int8, int4, nf4|int5"), ({"lenght": 3}, "did you mean 'length'"),
+                           ({"to": "int4", "group": "32"}, "needs a calibration text"), ({"kv": "fp8"}, "calibration"),
+                           ({"to": "nf4", "kv": "fp8"}, "nf4 rounds weights as they are")):
+        with pytest.raises(octet.InvalidArgument, match=words):
+            octet.quantize(model, tmp_path / "other", **options)
+    with pytest.raises(octet.InvalidArgument, match="already contains a model"):
+        octet.quantize(model, tmp_path / "fp8")

@@ -1,100 +1,73 @@
-// octet quantize: writes a folder of codes that other programs read too; perplexity before and after. FP8 is here, what
-// needs a calibration layer by layer in quantize_integers.cc.
+// octet quantize: writes a folder of codes that other programs read too; perplexity before and after.
 #include <CLI/CLI.hpp>
 
+#include <map>
+
 #include "base/error.h"
-#include "base/file.h"
-#include "base/progress.h"
-#include "base/threads.h"
-#include "eval/calibrate.h"
 #include "numbers.h"
 #include "octet/quantize.h"
-#include "weights/adapter_folder.h"
-#include "weights/quantize_nf4.h"
 
 namespace octet {
 namespace {
 
-using Options = QuantizeOptions;
-
-FolderQuantization scheme_of(const Options& options) {
-  const bool blocks = options.weights == "block";
-  FolderQuantization scheme{.weights = blocks                        ? ScaleLayout::kTile128
-                                       : options.weights == "tensor" ? ScaleLayout::kTensor
-                                                                     : ScaleLayout::kRow,
-                            .activations = blocks ? ActivationScales::kBlock : ActivationScales::kToken,
-                            .kv_cache = options.kv == "fp8"};
-  if (options.activations == "static") scheme.activations = ActivationScales::kStatic;
-  if (options.activations == "token") scheme.activations = ActivationScales::kToken;
-  return scheme;
+// Relative output errors in percent: a row a layer, a column a linear. '-': kept.
+void print_errors(const std::vector<LinearReport>& report) {
+  const auto split = [](const std::string& gemm) {  // "layers.0" and "attn.q"
+    const size_t dot = gemm.find('.', gemm.find('.') + 1);
+    return std::pair(gemm.substr(0, dot), gemm.substr(dot + 1));
+  };
+  std::vector<std::string> columns, rows;
+  std::map<std::pair<std::string, std::string>, std::string> cells;
+  for (const LinearReport& linear : report) {
+    const auto place = split(linear.gemm);
+    if (std::ranges::find(rows, place.first) == rows.end()) rows.push_back(place.first);
+    if (std::ranges::find(columns, place.second) == columns.end()) columns.push_back(place.second);
+    cells[place] = linear.kept ? "-" : fmt::format("{:.2f}", 100 * linear.error);
+  }
+  const auto print = [](const std::string& cell, const std::string& column) {
+    fmt::print("{:>{}}", cell, std::max<size_t>(column.size(), 8) + 2);
+  };
+  fmt::print("error of outputs, %\n{:<12}", "");
+  for (const std::string& column : columns) print(column, column);
+  for (const std::string& row : rows) {
+    fmt::print("\n{:<12}", row);
+    for (const std::string& column : columns) print(cells[{row, column}], column);
+  }
+  fmt::print("\n");
 }
 
-void check_nf4_options(const Options& options) {
-  const bool others = options.weights != "row" || !options.activations.empty() || !options.kv.empty() ||
-                      !options.calibration.empty() || !options.method.empty();
-  check(!others, ErrorCode::kInvalidArgument,
-        "--to nf4 rounds weights as they are: leave out --weights, --activations, --kv, --method and --calibration");
+void print_worst(std::vector<LinearReport> report, double bound) {
+  const auto kept = std::ranges::count_if(report, &LinearReport::kept);
+  std::ranges::sort(report, std::greater<>(), &LinearReport::error);
+  fmt::print("worst:");
+  for (size_t i = 0; i < std::min<size_t>(report.size(), 5); ++i)
+    fmt::print(" {} {:.2f} %{}", report[i].gemm, 100 * report[i].error, report[i].kept ? " (kept)" : "");
+  fmt::print("\n{} of {} linears in codes", std::ssize(report) - kept, report.size());
+  if (kept > 0) fmt::print(", {} kept{}", kept, bound > 0 ? fmt::format(" (--bound {})", bound) : "");
+  fmt::print("\n");
+  int64_t unseen = 0;
+  for (const LinearReport& linear : report) unseen += linear.unseen;
+  if (unseen > 0)
+    fmt::print(
+        "{} expert matrices that no token of the text reached are rounded to nearest; more --samples reach more of "
+        "them\n",
+        unseen);
 }
 
-void run_quantize(const Options& options) {
-  set_thread_count(options.threads);
-  const std::string folder = model_folder(options.model);
-  const auto weights = open_weights(folder);
-  check(!weights->recipe().has_value(), ErrorCode::kInvalidArgument, "{} is quantized already", folder);
-  for (const char* taken : {"config.json", "checkpoints"})
-    check(!path_exists(options.out + "/" + taken), ErrorCode::kInvalidArgument,
-          "{} already contains a {}: choose another folder", options.out,
-          taken == std::string("checkpoints") ? "run" : "model");
-  if (options.to == "nf4") check_nf4_options(options);
-  if (options.to == "int4" || options.to == "int8") return quantize_to_integers(options, *weights, folder);
-  QuantizeFolderOptions job{.scheme = scheme_of(options)};
-  if (options.to == "fp8") check_quantize_options(*weights, job);
-  const bool calibrates = job.scheme.kv_cache || job.scheme.activations == ActivationScales::kStatic;
-  check(!calibrates || !options.calibration.empty(), ErrorCode::kInvalidArgument,
-        "static activations and --kv fp8 need a calibration text: give one with --calibrate FILE");
-  const Target target = target_of(resolve_device(options.engine.device));
-  std::unique_ptr<Tokenizer> tokenizer;
-  const bool named = !options.engine.tokenizer.empty();  // copied into the folder, whatever its format
-  if (calibrates || named || !options.text.empty())
-    tokenizer = load_tokenizer(options.engine.tokenizer.empty() ? tokenizer_folder(folder) : options.engine.tokenizer);
-
-  const int64_t enough = tokens_needed({.length = options.length, .windows = 1, .max_tokens = options.max_tokens});
-  std::optional<PerplexityResult> before;
-  EvalTokens measured;
-  if (!options.text.empty()) {
-    measured = read_tokens(options.text, tokenizer.get(), options, *weights, folder, enough);
-    before = measure_on("before", *weights, options, target, measured, tokenizer.get());
-  }
-  if (calibrates) {
-    const EvalTokens text = read_tokens(options.calibration, tokenizer.get(), options, *weights, folder, enough);
-    const std::vector<int32_t> sample = ids_of(text, enough);
-    const auto count = static_cast<int64_t>(sample.size());
-    Progress progress({.title = "calibrate",
-                       .unit = "tok",
-                       .total = options.max_tokens > 0 ? std::min(options.max_tokens, count) : count});
-    job.amax = calibrate(
-        *weights, sample,
-        {.target = target, .length = options.length, .max_tokens = options.max_tokens, .begin_id = text.begin_id},
-        [&](int64_t done) { progress.update(done); });
-    progress.finish();
-  }
-  Progress progress({.title = "quantize", .unit = "tensor"});
-  const auto on_progress = [&](int64_t done, int64_t) { progress.update(done); };
-  if (options.to == "nf4")
-    quantize_to_nf4(*weights, named ? "" : tokenizer_folder(folder), options.out, DType::kBF16, on_progress);
-  else
-    quantize_folder(*weights, named ? "" : tokenizer_folder(folder), options.out, job, on_progress);
-  if (named) tokenizer->save(options.out);
-  progress.finish();
-  if (!before) {
-    fmt::print("{}: written; pass --text FILE to measure its perplexity\n", options.out);
-    return;
-  }
-  print_perplexities(options.out, *before,
-                     measure_on("after", *open_weights(options.out), options, target, measured, tokenizer.get()));
+void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after) {
+  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens\n", folder, before.perplexity(),
+             after.perplexity(), 100 * (after.perplexity() / before.perplexity() - 1), after.tokens);
 }
 
-void add_integer_options(CLI::App& command, Options& options) {
+void run_quantize(const QuantizeOptions& options) {
+  if (has_interrupted_run(options.out)) fmt::print("{}: continuing an interrupted run\n", options.out);
+  const QuantizeReport report = quantize_model(options);
+  if (!report.linears.empty()) print_errors(report.linears), print_worst(report.linears, options.bound);
+  if (report.before && report.after) return print_perplexities(options.out, *report.before, *report.after);
+  fmt::print("{}: written; pass --text FILE to measure its perplexity\n", options.out);
+}
+
+void add_integer_options(CLI::App& command, QuantizeOptions& options) {
   const std::string group = "int4 and int8";
   const auto option = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->group(group);
@@ -122,40 +95,8 @@ void add_integer_options(CLI::App& command, Options& options) {
 
 }  // namespace
 
-EvalTokens read_tokens(const std::string& path, const Tokenizer* tokenizer, const QuantizeOptions& options,
-                       const WeightSource& weights, const std::string& folder, int64_t most) {
-  if (path.ends_with(".bin"))
-    return open_set(path, weights, options.engine.tokenizer.empty() ? folder : options.engine.tokenizer);
-  return read_texts({path}, *tokenizer, options.read, !options.no_bos, most);
-}
-
-std::vector<int32_t> ids_of(const EvalTokens& tokens, int64_t most) {
-  if (!tokens.set) return tokens.ids;
-  std::vector<int32_t> ids(static_cast<size_t>(most > 0 ? std::min(most, tokens.count()) : tokens.count()));
-  tokens.read(0, ids);
-  return ids;
-}
-
-PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
-                            const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer) {
-  const int64_t all = tokens.count() - 1, total = options.max_tokens > 0 ? std::min(options.max_tokens, all) : all;
-  const int64_t length = std::min({options.length, weights.config().max_positions, total});
-  return measure_perplexity(weights,
-                            {.recipe = serving_recipe(weights, target, ""),
-                             .target = target,
-                             .length = length,
-                             .windows = 1,
-                             .max_tokens = options.max_tokens},
-                            tokens, tokenizer, token_progress(title));
-}
-
-void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after) {
-  fmt::print("{}: perplexity {:.4f} before, {:.4f} after ({:+.2f} %), on {} tokens\n", folder, before.perplexity(),
-             after.perplexity(), 100 * (after.perplexity() / before.perplexity() - 1), after.tokens);
-}
-
 void add_quantize_command(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeOptions>();
   SettingsTable engine = settings_of(options->engine);
   auto* command = app.add_subcommand(
       "quantize", "Write a model's linears in FP8, INT8 or INT4, in the compressed-tensors layout, or in NF4");

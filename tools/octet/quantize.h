@@ -1,10 +1,12 @@
 // What the formats of `octet quantize` share: its options, and texts to calibrate and to measure on.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "compress/compress_folder.h"
 #include "octet/commands.h"
 
 namespace octet {
@@ -25,6 +27,15 @@ struct QuantizeOptions {
   double damping = 0.01, alpha = 0.5, bound = 0;
 };
 
+struct QuantizeReport {
+  std::optional<PerplexityResult> before, after;  // on options.text
+  std::vector<LinearReport> linears;              // of int4, int8
+};
+
+// Writes options.out. Bars are shown on stderr; `alive` is called often, and may throw to end the work.
+QuantizeReport quantize_model(
+    const QuantizeOptions& options, const std::function<void()>& alive = [] {});
+
 // A text as tokens: files, `most` tokens of them at least (0 = all), or a .bin of octet data. `tokenizer`: null where
 // none is needed; `folder`: the model's.
 EvalTokens read_tokens(const std::string& path, const Tokenizer* tokenizer, const QuantizeOptions& options,
@@ -34,10 +45,10 @@ std::vector<int32_t> ids_of(const EvalTokens& tokens, int64_t most);
 
 // Perplexity on up to max_tokens of them.
 PerplexityResult measure_on(const std::string& title, const WeightSource& weights, const QuantizeOptions& options,
-                            const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer);
-// One line: before, after, the difference.
-void print_perplexities(const std::string& folder, const PerplexityResult& before, const PerplexityResult& after);
+                            const Target& target, const EvalTokens& tokens, const Tokenizer* tokenizer,
+                            const std::function<void()>& alive);
 
-void quantize_to_integers(const QuantizeOptions& options, const WeightSource& weights, const std::string& folder);
+QuantizeReport quantize_to_integers(const QuantizeOptions& options, const WeightSource& weights,
+                                    const std::string& folder, const std::function<void()>& alive);
 
 }  // namespace octet
