@@ -18,7 +18,7 @@ from ._octet import (Builder, Compiled, Event, Generation, Graph, Program, Resul
                      Value, compile, pass_names, serve, set_log_level, set_threads, version_text)
 from .engine import AsyncStream, Engine
 from .errors import Error, InvalidArgument, IoError, NotFound, OutOfMemory, Unsupported
-from .runs import Record, Run, evaluate, plan, quantize, train
+from .runs import Record, Run, evaluate, plan, quantize, train, tune_train
 
 if _TYPE_CHECKING:
     from .llm import LLM, LoRARequest, SamplingParams, StructuredOutputsParams
@@ -31,7 +31,7 @@ __all__ = [
     "InvalidArgument", "IoError", "LoRARequest", "NotFound", "OutOfMemory", "Program", "Record", "Results",
     "Run", "SamplingParams", "Server", "Stream", "StructuredOutputsParams", "Tokenizer", "Unsupported",
     "Value", "compile", "evaluate", "pass_names", "plan", "quantize", "serve", "set_log_level", "set_threads", "train",
-    "version_text",
+    "tune_train", "version_text",
 ]
 
 

@@ -81,6 +81,16 @@ def plan(config: Config = None, target: str = "cpu", **settings: Any) -> Record:
     return Record(**_octet.plan(config, target, **settings))
 
 
+def tune_train(config: Config = None, *, gpus: int, target: str = "h200", rows: int = 10, margin: float = 0.05,
+               nodes_of: int | None = None, **settings: Any) -> Record:
+    """The fastest layouts of a training run on so many devices, found on paper, as `octet tune train --json` tells them.
+
+    `best` has them, the fastest first: `best[0]["settings"]` are settings for train(). What the settings give stays as it
+    is. margin: share of the memory that is left free; nodes_of: devices of a machine.
+    """
+    return Record(**_octet.tune_train(config, gpus=gpus, target=target, rows=rows, margin=margin, nodes_of=nodes_of, **settings))
+
+
 def evaluate(model: str | os.PathLike[str], texts: Sequence[str | os.PathLike[str]] | str | None = None,
              **options: Any) -> Record:
     return Record(**_octet.evaluate(model, texts, **options))

@@ -19,6 +19,7 @@
 #include "train/plan_report.h"
 #include "train/stage_report.h"
 #include "train/trainer.h"
+#include "tune/search_report.h"
 
 namespace octet::python {
 namespace {
@@ -36,19 +37,25 @@ void set_nested(SettingsTable& settings, nb::dict values, const std::string& pre
 }
 
 // `config`: a YAML file, a dict of settings or None; `values` override it.
-RunConfig read_config(nb::object config, nb::dict values, const std::string& where) {
-  const auto fill = [&](RunConfig& run) {
-    SettingsTable settings = settings_of(run);
-    if (nb::isinstance<nb::dict>(config))
-      set_nested(settings, nb::borrow<nb::dict>(config), "", where);
-    else if (!config.is_none())
-      settings.load_yaml_file(path_of(config));
-    set_nested(settings, values, "", where);
-  };
+void fill(SettingsTable& settings, nb::object config, nb::dict values, const std::string& where) {
+  if (nb::isinstance<nb::dict>(config))
+    set_nested(settings, nb::borrow<nb::dict>(config), "", where);
+  else if (!config.is_none())
+    settings.load_yaml_file(path_of(config));
+  set_nested(settings, values, "", where);
+}
+
+RunConfig defaults_for(nb::object config, nb::dict values, const std::string& where) {
   RunConfig named;
-  fill(named);
-  RunConfig read = default_settings(named.workload);
-  fill(read);
+  SettingsTable settings = settings_of(named);
+  fill(settings, config, values, where);
+  return default_settings(named.workload);
+}
+
+RunConfig read_config(nb::object config, nb::dict values, const std::string& where) {
+  RunConfig read = defaults_for(config, values, where);
+  SettingsTable settings = settings_of(read);
+  fill(settings, config, values, where);
   check(!config.is_none() || nb::len(values) > 0, ErrorCode::kInvalidArgument,
         "{}: want a settings file, a dict of settings or keyword arguments, such as model__size=\"gpt2-124m\"", where);
   check(read.restarts == 0, ErrorCode::kInvalidArgument,
@@ -251,6 +258,41 @@ nb::object plan(nb::object config, const std::string& target_name, nb::kwargs va
   return report;
 }
 
+nb::object tune_train(nb::object config, int64_t gpus, const std::string& target_name, int64_t rows, double margin,
+                      nb::object nodes_of, nb::kwargs values) {
+  enter();
+  const std::string where = "octet.tune_train";
+  const RunConfig read = read_config(config, values, where);
+  check(gpus >= 1 && rows >= 1 && margin >= 0 && margin < 1, ErrorCode::kInvalidArgument,
+        "{}: gpus {}, rows {}, margin {} (want 1 or more, 1 or more, 0 to below 1)", where, gpus, rows, margin);
+  check(read.global_batch > 0, ErrorCode::kInvalidArgument,
+        "{}: train.global_batch is not set: the sequences of a step, which all layouts share", where);
+  SearchOptions search{.devices = gpus, .memory_margin = margin, .rows = rows};
+  search.given = given_settings(defaults_for(config, values, where),
+                                [&](RunConfig&, SettingsTable& settings) { fill(settings, config, values, where); });
+  RunConfig own = read;
+  const SettingsTable settings = settings_of(own);
+  for (const char* name : {"parallel.tensor", "parallel.context", "parallel.data"})
+    if (settings.get(name) == "0") search.given.erase(name);
+  Target target = find_target(target_name);
+  if (!nodes_of.is_none()) target.node_devices = nb::cast<int64_t>(nodes_of);
+  const auto json = std::make_shared<std::string>();
+  run_apart(
+      [json, read, target, search](const std::atomic<bool>& stop) mutable {
+        set_thread_count(static_cast<int>(read.threads));
+        search.progress = [&stop](int64_t, int64_t, const std::string&) {
+          check(!stop, ErrorCode::kInternal, "interrupted");
+        };
+        PaperPlanner planner(target);
+        const SearchResult result = search_layouts(planner, read, search);
+        check(!result.best.empty(), ErrorCode::kOutOfMemory, "no layout of {} devices fits {}: {} bytes are missing",
+              search.devices, target.name, result.least_missing);
+        *json = to_json(result, planner.target(), {});
+      },
+      /*patient=*/false);
+  return to_python(nlohmann::ordered_json::parse(*json));
+}
+
 struct EvalOptions {
   EngineOptions engine;
   std::string data, separate_documents, format = "auto", key = "text";
@@ -342,6 +384,12 @@ void bind_runs(nb::module_& module) {
       .def_prop_ro("started", &PyRun::started);
   module.def("plan", &plan, nb::arg("config").none() = nb::none(), nb::arg("target") = "cpu", nb::arg("settings"),
              nb::sig("def plan(config: str | os.PathLike[str] | Mapping[str, Any] | None = None, target: str = 'cpu', "
+                     "**settings: Any) -> dict[str, Any]"));
+  module.def("tune_train", &tune_train, nb::arg("config").none() = nb::none(), nb::kw_only(), nb::arg("gpus"),
+             nb::arg("target") = "h200", nb::arg("rows") = 10, nb::arg("margin") = 0.05,
+             nb::arg("nodes_of").none() = nb::none(), nb::arg("settings"),
+             nb::sig("def tune_train(config: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, gpus: int, "
+                     "target: str = 'h200', rows: int = 10, margin: float = 0.05, nodes_of: int | None = None, "
                      "**settings: Any) -> dict[str, Any]"));
   static EvalOptions defaults;
   static const SettingsTable table = table_of(defaults);

@@ -257,3 +257,23 @@ def test_quantize(model, text, tmp_path):
             octet.quantize(model, tmp_path / "other", **options)
     with pytest.raises(octet.InvalidArgument, match="already contains a model"):
         octet.quantize(model, tmp_path / "fp8")
+
+
+def test_tune_train(settings):
+    mine = {**settings, "train.global_batch": 8, "precision.recipe": "bf16", "train.micro_batch": None}
+    found = octet.tune_train(mine, gpus=2, rows=3)
+    assert found.devices == 2 and 0 < len(found.best) <= 3 and found.best[0]["step_seconds"] > 0
+    assert found.best[0]["settings"]["precision.recipe"] == "bf16"
+    run = subprocess.run([conftest.program(), "tune", "train", "model.size=gpt2-nano", "model.layers=2", "model.hidden=64",
+                          "model.heads=4", "model.max_positions=384", "data.sequence_length=64", "train.global_batch=8",
+                          "precision.recipe=bf16", "--gpus", "2", "--rows", "3", "--json"], capture_output=True, text=True)
+    told = json.loads(run.stdout)["best"]
+    assert len(told) == len(found.best)
+    for options, words in (({"gpus": 0}, "gpus 0"), ({"gpus": 2, "rows": 0}, "rows 0"), ({"gpus": 2, "margin": 1.0}, "margin 1")):
+        with pytest.raises(octet.InvalidArgument, match=words):
+            octet.tune_train(mine, **options)
+    with pytest.raises(octet.InvalidArgument, match="train.global_batch is not set"):
+        octet.tune_train(settings, gpus=2)
+    with pytest.raises(octet.OutOfMemory, match="bytes are missing"):
+        octet.tune_train({"model.size": "gpt3-1t", "train.global_batch": 8, "data.sequence_length": 2048}, gpus=1,
+                         recompute="full", precision__recipe="bf16", parallel__shard="none", train__micro_batch=1)
