@@ -117,9 +117,11 @@ int64_t Builder::new_dropout_key() {
   return next_dropout_key_++;
 }
 
-Value Builder::dropout(Value x, double p) {
+Value Builder::dropout(Value x, double p, int64_t bits) {
   if (p == 0) return x;
-  return {emit(Op::kDropout, {x, rng()}, {{"p", p}, {"key", new_dropout_key()}}), 0};
+  Attrs attrs = {{"p", p}, {"key", new_dropout_key()}};
+  if (bits != 32) attrs.set("bits", bits);
+  return {emit(Op::kDropout, {x, rng()}, std::move(attrs)), 0};
 }
 
 Builder::Norm Builder::layer_norm(Value x, Value weight, Value bias, double eps) {
@@ -151,6 +153,7 @@ Builder::AttentionResult Builder::attention(Value q, Value k, Value v, Value seg
   if (options.dropout > 0) {
     inputs.push_back(rng());
     attrs.set("dropout", options.dropout);
+    if (options.dropout_bits != 32) attrs.set("bits", options.dropout_bits);
     attrs.set("key", new_dropout_key());
   }
   NodeId id = emit(Op::kAttention, std::move(inputs), std::move(attrs));

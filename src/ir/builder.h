@@ -51,6 +51,7 @@ struct AttentionOptions {
   int64_t max_length = 0;    // longest segment (static)
   int64_t equal_length = 0;  // > 0: every segment has exactly this length
   double dropout = 0;
+  int64_t dropout_bits = 32;  // or 8: ir/dropout_bits.h
   double alibi =
       0;  // > 0: linear biases whose slopes end at 2^-alibi (published models: 8), see kernels/common/alibi.h
   double alibi_scale = 1;  // times the biases, which join the scaled scores
@@ -118,7 +119,7 @@ class Builder {
   Value sub(Value a, Value b) { return {emit(Op::kSub, {a, b}), 0}; }
   Value mul(Value a, Value b) { return {emit(Op::kMul, {a, b}), 0}; }
   Value maximum(Value a, Value b) { return {emit(Op::kMaximum, {a, b}), 0}; }
-  Value dropout(Value x, double p);  // p == 0 returns x
+  Value dropout(Value x, double p, int64_t bits = 32);  // p == 0 returns x
 
   struct Norm {
     Value y, mean, rstd;  // mean: none for rms_norm

@@ -99,6 +99,13 @@ const std::vector<Case>& cases() {
       {"%y = maximum %one, %one", "f32[1]"},
       {"%y = dropout %x, %rng {p=0.5, key=1}", "f32[4,8]"},
       {"%y = dropout %x, %rng {p=1.0, key=1}", "dropout: attribute p is 1.0 (want float >= 0 < 1) in node "},
+      {"%y = dropout %x, %rng {p=0.5, key=1, bits=8}", "f32[4,8]"},
+      {"%y = dropout %x, %rng {p=0.5, key=1, bits=16}", "dropout: bits is 16 (want 8 or 32) in node "},
+      {"%y = dropout %x, %rng {p=0.001, key=1, bits=8}",
+       "dropout: dropout of 0.001 with 8 bits is 0 / 256: nothing or all would be dropped (want 1/512 <= p < 511/512, "
+       "or "
+       "32 bits) in node "},
+      {"%y = dropout %x, %rng {p=0.999, key=1, bits=8}", "dropout: dropout of 0.999 with 8 bits is 256 / 256: "},
       {"%y = dropout %x, %ids {p=0.5, key=1}", "dropout: input 1 is i32[4] (want i64[3]) in node "},
       {"%y = constant {value=0.5} : f16[3]", "f16[3]"},
       {"%y = matmul %x, %w {trans_b=true}", "f32[4,16]"},
@@ -154,8 +161,8 @@ const std::vector<Case>& cases() {
        "attention: dropout 0.1 needs the rng input in node "},
       {"%y = attention %h, %h, %h, %seg {heads=2, kv_heads=2, head_dim=4, scale=0.5, windw=128} @n",
        "attention: no attribute is named windw (nearest: window); there are: heads, kv_heads, head_dim, scale, window, "
-       "alibi, alibi_scale, first_head, all_heads, causal, max_length, equal_length, dropout, key, library_mask in "
-       "node n"},
+       "alibi, alibi_scale, first_head, all_heads, causal, max_length, equal_length, dropout, bits, key, library_mask "
+       "in node n"},
       {"%y = attention %h, %h, %h, %seg {heads=0, kv_heads=2, head_dim=4, scale=0.5}",
        "attention: attribute heads is 0 (want int32 > 0) in node "},
       {"%y = silu %h {eps=1e-05} @n", "silu: no attribute is named eps; there are: none in node n"},

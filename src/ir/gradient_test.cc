@@ -91,6 +91,7 @@ TEST(Gradient, EveryRuleGivesEveryFloatInputAGradientOfItsShape) {
       "mul %x, %c",
       "mul %x, %one",
       "dropout %x, %rng {p=0.5, key=3}",
+      "dropout %x, %rng {p=0.5, key=3, bits=8}",
       "matmul %x, %w {trans_b=true}",
       "layer_norm %x, %c, %c {eps=1e-05}",
       "rms_norm %x, %c {eps=1e-05}",

@@ -87,6 +87,7 @@ HeadDims check_attention(const Graph& graph, const Node& node) {
   if (double p = node.attr<double>("dropout"); p > 0) {
     require(node.operand("rng").exists(), node, "dropout {} needs the rng input", p);
     require_optional(graph, node, "rng", {DType::kI64, {3}});
+    require_dropout_bits(node, p);
     require(node.attr<int64_t>("max_length") > 0 && node.attrs.has("key"), node, "dropout {} needs max_length and key",
             p);
   }

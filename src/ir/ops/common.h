@@ -58,6 +58,7 @@ void require_arithmetic(const Graph& graph, const Node& node, size_t i);
 void require_rank(const Graph& graph, const Node& node, size_t i, int rank);
 void require_matrix(const Graph& graph, const Node& node, size_t i);  // of rank 2, for arithmetic
 void require_type(const Graph& graph, const Node& node, size_t i, const TensorType& want);
+void require_dropout_bits(const Node& node, double p);
 // The same of an optional operand; nothing when it is absent.
 void require_optional(const Graph& graph, const Node& node, std::string_view operand, const TensorType& want);
 inline TensorType f32(Shape shape) { return {DType::kF32, std::move(shape)}; }

@@ -1,7 +1,27 @@
 // Elementwise ops. Results follow the type of input 0. The second operand of the binary ops is as large as the first,
 // or [C] against its last dim, or [1]; it may be of another float type (float32 biases and scalars).
 #include "ir/builder.h"
+#include "ir/dropout_bits.h"
 #include "ir/ops/layouts.h"
+
+namespace octet {
+
+std::string dropout_bits_fault(double p, int64_t bits) {
+  if (bits != 8 && bits != 32) return fmt::format("bits is {} (want 8 or 32)", bits);
+  const int64_t dropped = byte_threshold(p);
+  if (bits == 32 || p == 0 || (dropped > 0 && dropped < 256)) return "";
+  return fmt::format(
+      "dropout of {} with 8 bits is {} / 256: nothing or all would be dropped (want 1/512 <= p < 511/512, or 32 bits)",
+      p, dropped);
+}
+
+namespace ops {
+void require_dropout_bits(const Node& node, double p) {
+  const std::string fault = dropout_bits_fault(p, node.attr<int64_t>("bits"));
+  require(fault.empty(), node, "{}", fault);
+}
+}  // namespace ops
+}  // namespace octet
 
 namespace octet::facts {
 namespace {
@@ -37,6 +57,7 @@ Types binary(const Graph& graph, const Node& node) {
 Types dropout_type(const Graph& graph, const Node& node) {
   require_arithmetic(graph, node, 0);
   require_type(graph, node, 1, {DType::kI64, {3}});
+  require_dropout_bits(node, node.attr<double>("p"));
   return {input_type(graph, node, 0)};
 }
 
@@ -193,10 +214,12 @@ const OpFacts maximum = pointwise({.infer = binary,
                                    .in_place = {0, 1},
                                    .members_independent = true,
                                    .meaning = "the larger of a and b; a NaN in either goes through"});
-const OpFacts dropout = pointwise({.infer = dropout_type,
-                                   .layouts = {place_dropout, arrange_dropout},
-                                   .gradient = dropout_gradient,
-                                   .cost = per_result_element<2>,
-                                   .meaning = "x / (1 - p) where uniform(rng, key, element) >= p, else 0"});
+const OpFacts dropout = pointwise(
+    {.infer = dropout_type,
+     .layouts = {place_dropout, arrange_dropout},
+     .gradient = dropout_gradient,
+     .cost = per_result_element<2>,
+     .meaning = "x / (1 - p) where uniform(rng, key, element) >= p, else 0; bits 8: 256 x / (256 - round(256 p)) where "
+                "the element's random byte >= round(256 p)"});
 
 }  // namespace octet::facts

@@ -8,7 +8,7 @@
 #include "base/codec.h"
 #include "base/threads.h"
 #include "ir/builder.h"
-#include "kernels/common/keep_threshold.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/testing/conformance.h"

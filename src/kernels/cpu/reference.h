@@ -35,6 +35,10 @@ inline PhiloxBlock random_block(const RefTensor& rng, uint32_t key, uint64_t blo
                       static_cast<uint32_t>(integer(rng[2])), key, block);
 }
 
+inline uint32_t byte_of(const PhiloxBlock& words, int i) {
+  return words[static_cast<size_t>(i / 4)] >> (8 * (i % 4)) & 0xff;
+}
+
 // The transpose of x, whose rows have `cols` elements.
 std::vector<double> transposed(const std::vector<double>& x, int64_t cols);
 

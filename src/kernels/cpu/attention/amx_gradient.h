@@ -78,7 +78,8 @@ class AmxGradient {
         if (!inputs.stream) continue;
         std::fill_n(keep_ + r * kBlock, kBlock, 1.0f);
         if (high[r] == 0) continue;
-        drop_probabilities(p, *inputs.stream, at.head, t, at.key - task.start, high[r], keep_ + r * kBlock, words_);
+        drop_probabilities(p, *inputs.stream, at.head, t, task.start, at.key - task.start, high[r], keep_ + r * kBlock,
+                           words_);
       }
       for (int64_t c = 0; c < cols; c += simd::kLanes) {
         const simd::Ints index = lane_indices(c);

@@ -34,6 +34,7 @@ struct Problem {
   double alibi = 0, alibi_scale = 1;
   int64_t first_head = 0, all_heads = 0;
   bool causal = true, large = false, gradient = true;
+  int64_t bits = 32;  // of dropout
 };
 
 void add(std::vector<Case>& cases, const Problem& p) {
@@ -48,6 +49,7 @@ void add(std::vector<Case>& cases, const Problem& p) {
                  {"equal_length", p.equal_length},
                  {"dropout", p.dropout}};
   if (!p.causal) attrs.set("causal", false);
+  if (p.bits != 32) attrs.set("bits", p.bits);
   if (p.alibi > 0) {
     attrs.set("alibi", p.alibi);
     attrs.set("alibi_scale", p.alibi_scale);
@@ -268,6 +270,60 @@ std::vector<Case> attention_cases() {
                 .all_heads = 12,
                 .gradient = false});
   }
+  // Dropout by bytes: several tiles of both sides, of which segments begin anywhere, and thresholds on both sides of
+  // 128.
+  add(cases, {.name = "bytes",
+              .tokens = 9,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 4,
+              .starts = {0, 5, 9},
+              .dropout = 0.3,
+              .bits = 8});
+  for (const bool causal : {true, false}) {
+    for (const int64_t dim : {24, 64, 128, 264}) {
+      add(cases, {.name = fmt::format("tiles_bytes_{}{}", dim, causal ? "" : "_not_causal"),
+                  .tokens = 230,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .dim = dim,
+                  .starts = {0, 3, 140, 141, 217},
+                  .dropout = 0.1,
+                  .causal = causal,
+                  .gradient = false,
+                  .bits = 8});
+    }
+  }
+  add(cases, {.name = "tiles_bytes_window",
+              .tokens = 330,
+              .heads = 2,
+              .kv_heads = 2,
+              .dim = 64,
+              .starts = {0, 320},
+              .window = 90,
+              .dropout = 0.6,
+              .gradient = false,
+              .bits = 8});
+  add(cases, {.name = "tiles_bytes_part",
+              .tokens = 153,
+              .heads = 4,
+              .kv_heads = 2,
+              .dim = 72,
+              .starts = {0, 3, 90, 141},
+              .dropout = 0.2,
+              .alibi = 8,
+              .first_head = 4,
+              .all_heads = 12,
+              .gradient = false,
+              .bits = 8});
+  add(cases, {.name = "tiles_not_causal_wide",
+              .tokens = 300,
+              .heads = 2,
+              .kv_heads = 1,
+              .dim = 128,
+              .starts = {0, 9, 150, 290},
+              .causal = false,
+              .gradient = false});
   std::vector<double> eighths;
   for (int i = 0; i <= 8; ++i) eighths.push_back(128.0 * i);
   add(cases, {.name = "8x128_12x64",

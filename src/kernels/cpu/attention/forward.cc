@@ -116,7 +116,7 @@ void run_block(const AttentionProblem& p, const KernelArgs& args, const Attentio
   SoftmaxRow state[kBlock];
   block.run(p, queries, state, [&](int64_t row, int64_t key, int64_t width, float* probabilities) {
     if (!inputs.stream) return;
-    drop_probabilities(p, *inputs.stream, head, first + row, key, width, probabilities, block.words);
+    drop_probabilities(p, *inputs.stream, head, first + row, start, key, width, probabilities, block.words);
   });
   float* lse = args.out[1].as<float>();
   for (int64_t row = 0; row < last - first; ++row) {

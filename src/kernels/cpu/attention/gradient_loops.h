@@ -131,7 +131,7 @@ class VectorGradient {
     alignas(64) float keep[kBlock];
     if (inputs.stream) {
       std::fill_n(keep, count, 1.0f);
-      drop_probabilities(p, *inputs.stream, at.head, t, at.key - task.start, count, keep, words_);
+      drop_probabilities(p, *inputs.stream, at.head, t, task.start, at.key - task.start, count, keep, words_);
     }
     for (int64_t c = 0; c < count; c += simd::kLanes) {
       const simd::Ints index = lane_indices(c);

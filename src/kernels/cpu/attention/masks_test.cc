@@ -8,14 +8,21 @@
 namespace octet::cpu {
 namespace {
 
-DropoutProblem two_segments(double dropout) { return {"two_segments", 512, 4, 4, 128, {0, 256, 512}, 0, 256, dropout}; }
+DropoutProblem two_segments(double dropout, int64_t bits = 32) {
+  DropoutProblem p{"two_segments", 512, 4, 4, 128, {0, 256, 512}, 0, 256, dropout};
+  p.bits = bits;
+  return p;
+}
 
 TEST(AttentionMasks, ElementsAreIndependent) {
-  for (const double dropout : {0.1, 0.5}) {
-    const DropoutProblem p = two_segments(dropout);
-    const MaskShares shares = shares_of(p, defined_mask(p));
-    for (const std::string& line : shares.unlike_independent(dropout)) ADD_FAILURE() << line;
-    EXPECT_EQ(shares.repeated.unlike("queries repeated", chance_equal(dropout), 7), "");
+  for (const int64_t bits : {32, 8}) {
+    for (const double dropout : {0.1, 0.5}) {
+      const DropoutProblem p = two_segments(dropout, bits);
+      const double dropped = bits == 32 ? dropout : std::round(256 * dropout) / 256;
+      const MaskShares shares = shares_of(p, defined_mask(p));
+      for (const std::string& line : shares.unlike_independent(dropped)) ADD_FAILURE() << bits << " bits: " << line;
+      EXPECT_EQ(shares.repeated.unlike("queries repeated", chance_equal(dropped), 7), "");
+    }
   }
 }
 
@@ -47,11 +54,14 @@ TEST(AttentionMasks, OtherSeedsStepsMicroBatchesAndSitesDrawOthers) {
 }
 
 TEST(AttentionMasks, FastKernelsDropByThem) {
-  const std::vector<DropoutProblem> problems = {
+  std::vector<DropoutProblem> problems = {
       two_segments(0.3),
       {"packed_segments", 300, 4, 2, 64, {0, 3, 90, 141, 290}},
       {"library_mask", 70, 2, 1, 32, {0, 41, 70}, 0, 0, 0.5, {7, 3, 2}, 11, true},
+      two_segments(0.3, 8),
+      {"packed_segments", 300, 4, 2, 64, {0, 3, 90, 141, 290}},
   };
+  problems.back().bits = 8;
   for (const DropoutProblem& p : problems) {
     const Mask mask = read_mask(p, [](const BuiltCase& c) {
       return load_tensor(c.node().results[0], run_node(c.graph, c.node(), c.inputs)[0].data()).values;

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
-#include "kernels/common/keep_threshold.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/random_words.h"
@@ -18,8 +18,8 @@ struct AttentionProblem : AttentionHeads {
   int64_t tokens, max_length;
   int64_t first_head;  // of these heads among those of the whole
   double dropout;
-  uint32_t key = 0, threshold = 0;
-  float kept_factor = 1;  // 1 / (1 - dropout)
+  uint32_t key = 0;
+  KeepRule keep;
 
   AttentionProblem(const Graph& graph, const Node& node)
       : AttentionHeads(node),
@@ -30,8 +30,7 @@ struct AttentionProblem : AttentionHeads {
     causal = node.attr<bool>("causal");
     if (dropout <= 0) return;
     key = static_cast<uint32_t>(node.attr<int64_t>("key"));
-    threshold = keep_threshold(dropout);
-    kept_factor = static_cast<float>(1 / (1 - dropout));
+    keep = KeepRule(node, dropout);
   }
 };
 
@@ -95,16 +94,34 @@ void for_each_task(int64_t segments, int64_t threads, const Count& count, const 
   });
 }
 
-// Zeros the dropped probabilities of keys [0, count) of one query row and scales the others.
+// As drop_probabilities, by bytes; `key`: of the batch's tokens. A row has every second byte of the eight draws behind
+// each other that are its 64 keys.
+inline void drop_by_bytes(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
+                          int64_t key, int64_t count, float* probabilities, uint32_t* buffer) {
+  const auto factor = static_cast<float>(p.keep.factor);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i == 0 || (key + i) % 64 == 0)
+      random_words(stream, 4 * keep_byte(p.tokens, p.first_head + head, query, (key + i) / 64 * 64).block, 32, buffer);
+    const KeepByte at = keep_byte(p.tokens, 0, query, key + i);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(buffer) + at.block % 8 * 16;
+    probabilities[i] = bytes[at.byte] >= p.keep.threshold ? probabilities[i] * factor : 0.0f;
+  }
+}
+
+// Zeros the dropped probabilities of keys [0, count) of one query row and scales the others. first_offset: of the keys
+// in the segment that begins at `start`.
 inline void drop_probabilities(const AttentionProblem& p, const RandomStream& stream, int64_t head, int64_t query,
-                               int64_t first_offset, int64_t count, float* probabilities, uint32_t* buffer) {
+                               int64_t start, int64_t first_offset, int64_t count, float* probabilities,
+                               uint32_t* buffer) {
+  if (p.keep.bytes) return drop_by_bytes(p, stream, head, query, start + first_offset, count, probabilities, buffer);
   const auto element = static_cast<uint64_t>(((p.first_head + head) * p.tokens + query) * p.max_length + first_offset);
   const uint32_t* words = random_words(stream, element, count, buffer);
+  const auto factor = static_cast<float>(p.keep.factor);
   simd::for_lanes(count, [&](int64_t i, auto lanes) {
     simd::Words bits;
     std::memcpy(&bits, words + i, sizeof bits);
-    const simd::Floats kept = simd::load(probabilities + i, lanes) * p.kept_factor;
-    simd::store(probabilities + i, (bits >> 8) >= p.threshold ? kept : simd::Floats{}, lanes);
+    const simd::Floats kept = simd::load(probabilities + i, lanes) * factor;
+    simd::store(probabilities + i, (bits >> 8) >= p.keep.threshold ? kept : simd::Floats{}, lanes);
   });
 }
 inline int64_t drop_buffer_words() { return random_buffer_words(kAttentionBlock) + simd::kLanes; }

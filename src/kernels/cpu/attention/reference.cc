@@ -3,8 +3,10 @@
 // q [T, heads D], k and v [T, kv_heads D], head h reads kv head h / (heads / kv_heads). Tokens at or beyond the last
 // segment end: out 0, lse 0, gradients 0. Dropout acts on the probabilities: element (h T + query) max_length + key
 // offset in its segment of graph_random decides, kept ones are divided by 1 - p; lse is of the scores before dropout.
+// With dropout of 8 bits a byte decides instead (keep_byte of kernels/common/keep_rule.h).
 // ALiBi adds bias(h) -|key - query| to a score; it has no gradient.
 #include "kernels/cpu/reference.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/cpu/attention/score_bias.h"
 
 namespace octet::cpu::reference {
@@ -16,6 +18,7 @@ struct Problem {
   bool causal;
   std::vector<double> biases;  // of each head
   uint32_t key = 0;
+  KeepRule rule;  // of dropout
   const RefTensor *segments, *rng;
 
   Problem(const Node& node, RefInputs in, size_t rng_index)
@@ -32,12 +35,17 @@ struct Problem {
         segments(in[3]),
         rng(present(in, rng_index) ? in[rng_index] : nullptr) {
     for (int64_t h = 0; h < heads; ++h) biases.push_back(score_bias(node, h));
-    if (dropout > 0) key = static_cast<uint32_t>(node.attr<int64_t>("key"));
+    if (dropout > 0) key = static_cast<uint32_t>(node.attr<int64_t>("key")), rule = KeepRule(node, dropout);
   }
 
-  // probability factor of key `offset` (in its segment) for query t of head h: 0 or 1/(1-p)
-  double keep(int64_t h, int64_t t, int64_t offset) const {
+  // probability factor of key j, of the segment that begins at `start`, for query t of head h
+  double keep(int64_t h, int64_t t, int64_t start, int64_t j) const {
     if (dropout <= 0) return 1.0;
+    if (rule.bytes) {
+      const KeepByte at = keep_byte(tokens, first_head + h, t, j);
+      return byte_of(random_block(*rng, key, at.block), at.byte) >= rule.threshold ? rule.factor : 0.0;
+    }
+    const int64_t offset = j - start;
     const auto element = static_cast<uint64_t>(((first_head + h) * tokens + t) * max_length + offset);
     return uniform_from_bits(random_block(*rng, key, element / 4)[element % 4]) >= dropout ? 1 / (1 - dropout) : 0.0;
   }
@@ -88,7 +96,7 @@ void attention(const Node& node, RefInputs in, RefResults out) {
     const double lse = largest + std::log(sum);
     double* row = p.q_row(out[0], h, t);
     for (int64_t j = first; j < end; ++j) {
-      const double weight = std::exp(scores[static_cast<size_t>(j)] - lse) * p.keep(h, t, j - start);
+      const double weight = std::exp(scores[static_cast<size_t>(j)] - lse) * p.keep(h, t, start, j);
       const double* v = p.kv_row(*in[2], h, j);
       for (int64_t d = 0; d < p.dim; ++d) row[d] += weight * v[d];
     }
@@ -108,7 +116,7 @@ void attention_grad(const Node& node, RefInputs in, RefResults out) {
     double* dq = p.q_row(out[0], h, t);
     for (int64_t j = first; j < end; ++j) {
       const double *k_row = p.kv_row(k, h, j), *v_row = p.kv_row(v, h, j);
-      const double probability = std::exp(p.score(q, k, h, t, j) - lse), keep = p.keep(h, t, j - start);
+      const double probability = std::exp(p.score(q, k, h, t, j) - lse), keep = p.keep(h, t, start, j);
       const double ds = p.scale * probability * (p.dot(dout_row, v_row) * keep - delta);
       double *dk = p.kv_row(out[1], h, j), *dv = p.kv_row(out[2], h, j);
       for (int64_t d = 0; d < p.dim; ++d) {

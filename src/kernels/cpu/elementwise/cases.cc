@@ -157,6 +157,23 @@ std::vector<Case> elementwise_cases() {
                      .tolerance = dropped,
                      .gradient = false});
   }
+  for (const auto& [rows, cols, p] : {std::tuple{7, 13, 0.1}, {3, 136, 0.5}, {301, 259, 0.75}}) {
+    cases.push_back({.op = Op::kDropout,
+                     .name = fmt::format("{}x{}_bytes", rows, cols),
+                     .inputs = {x({rows, cols}), rng_state()},
+                     .attrs = {{"p", p}, {"key", int64_t{6}}, {"bits", int64_t{8}}},
+                     .tolerance = dropped,
+                     .gradient = rows < 10});
+  }
+  for (const Part& p :
+       {Part{7, 13, {5, 2, 29}}, Part{8, 16, {3, 0, 16}}, Part{33, 64, {3, 64, 130}}, Part{65, 64, {3, 64, 192}}}) {
+    cases.push_back({.op = Op::kDropout,
+                     .name = fmt::format("{}x{}_from_{}_bytes", p.rows, p.cols, fmt::join(p.origin, "_")),
+                     .inputs = {x({p.rows, p.cols}), rng_state()},
+                     .attrs = {{"p", 0.25}, {"key", int64_t{5}}, {"bits", int64_t{8}}, {"origin", p.origin}},
+                     .tolerance = dropped,
+                     .gradient = false});
+  }
   cases.push_back({.op = Op::kDropout,
                    .name = "512x1024",
                    .inputs = {x({512, 1024}), rng_state()},

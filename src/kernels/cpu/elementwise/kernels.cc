@@ -1,7 +1,7 @@
 // Elementwise ops on float32 and bf16: one pass, computed in float32. b of the binary ops has the shape of a, or is [C]
 // against the last dim, or [1]. dropout divides kept elements by 1 - p; each element has its own random word, so
 // results do not depend on the split.
-#include "kernels/common/keep_threshold.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/common/parts.h"
 #include "kernels/cpu/random_words.h"
 #include "kernels/cpu/row_kernels.h"
@@ -134,9 +134,24 @@ std::optional<RowKernel> combined(const Graph& graph, const Node& node, RowUse u
 
 // Elements first, first + 1, .. of the site.
 template <typename T>
-void drop(const RandomStream& stream, const T* x, T* y, int64_t count, int64_t first, uint32_t threshold,
-          float factor) {
+void drop(const RandomStream& stream, const T* x, T* y, int64_t count, int64_t first, const KeepRule& rule) {
   alignas(64) uint32_t buffer[kPiece + kRandomGroup + simd::kLanes];
+  const uint32_t threshold = rule.threshold;
+  const auto factor = static_cast<float>(rule.factor);
+  if (rule.bytes) {
+    for (int64_t done = 0; done < count; done += kPiece) {
+      const int64_t piece = std::min(kPiece, count - done), skip = (first + done) % 16;
+      random_words(stream, static_cast<uint64_t>(first + done) / 16 * 4, (piece + skip + 15) / 16 * 4, buffer);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(buffer) + skip;
+      simd::for_lanes(piece, [&](int64_t i, auto lanes) {
+        simd::Words bits;
+        for (int64_t lane = 0; lane < simd::kLanes; ++lane) bits[lane] = bytes[i + lane];
+        const Floats kept = simd::load(x + done + i, lanes) * factor;
+        simd::store(y + done + i, bits >= threshold ? kept : Floats{}, lanes);
+      });
+    }
+    return;
+  }
   for (int64_t done = 0; done < count; done += kPiece) {
     const int64_t piece = std::min(kPiece, count - done);
     const uint32_t* words = random_words(stream, static_cast<uint64_t>(first + done), piece, buffer);
@@ -197,8 +212,7 @@ std::optional<RowKernel> dropout_row_kernel(const Graph&, const Node& node, RowU
   if (!is_f32_or_bf16(node.results[0].dtype)) return std::nullopt;
   const double p = node.attr<double>("p");
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
-  const uint32_t threshold = keep_threshold(p);
-  const auto factor = static_cast<float>(1 / (1 - p));
+  const KeepRule rule(node, p);
   const MatrixPart part(node, node.results[0].shape.cols());
   const bool whole_rows = part.stride == node.results[0].shape.cols();
   return with_float_type(node.results[0].dtype, [&]<typename T>(T) {
@@ -207,9 +221,9 @@ std::optional<RowKernel> dropout_row_kernel(const Graph&, const Node& node, RowU
       const T* x = static_cast<const T*>(call.in[0]);
       T* y = static_cast<T*>(call.out[0]);
       const int64_t first = part.first + call.first_row * (whole_rows ? cols : part.stride);
-      if (whole_rows) return drop(stream, x, y, call.rows * cols, first, threshold, factor);
+      if (whole_rows) return drop(stream, x, y, call.rows * cols, first, rule);
       for (int64_t row = 0; row < call.rows; ++row)
-        drop(stream, x + row * cols, y + row * cols, cols, first + row * part.stride, threshold, factor);
+        drop(stream, x + row * cols, y + row * cols, cols, first + row * part.stride, rule);
     };
     return element_kernel(node, use, {OperandMapping::kRows, OperandMapping::kWhole}, !whole_rows, run);
   });

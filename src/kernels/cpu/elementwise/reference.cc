@@ -1,5 +1,6 @@
 // Elementwise ops on doubles. b of the binary ops may be the full shape, [C] against the last dim, or [1].
 #include "kernels/cpu/reference.h"
+#include "kernels/common/keep_rule.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -95,16 +96,24 @@ void maximum(const Node&, RefInputs in, RefResults out) {
   binary(in, out, [](double a, double b) { return std::isnan(a) || a > b ? a : b; });  // a NaN of either propagates
 }
 
-// x * keep / (1 - p); keep = uniform(seed, step, micro-batch, key, element) >= p.
+// x * keep / (1 - p); keep = uniform(seed, step, micro-batch, key, element) >= p. Of 8 bits: byte element % 16 of draw
+// element / 16 is not below the threshold.
 void dropout(const Node& node, RefInputs in, RefResults out) {
   const double p = node.attr<double>("p");
   const auto key = static_cast<uint32_t>(node.attr<int64_t>("key"));
+  const KeepRule rule(node, p);
   // A part of a matrix takes the elements of the whole: first row, first column, columns of the whole.
   const int64_t cols = in[0]->cols();
   const auto part = node.attrs.get_or<std::vector<int64_t>>("origin", {0, 0, cols});
   for (int64_t r = 0; r < in[0]->rows(); ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       const auto element = static_cast<uint64_t>((part[0] + r) * part[2] + part[1] + c);
+      if (rule.bytes) {
+        const bool keep =
+            byte_of(random_block(*in[1], key, element / 16), static_cast<int>(element % 16)) >= rule.threshold;
+        out[0].row(r)[c] = keep ? in[0]->row(r)[c] * rule.factor : 0.0;
+        continue;
+      }
       const bool keep = uniform_from_bits(random_block(*in[1], key, element / 4)[element % 4]) >= p;
       out[0].row(r)[c] = keep ? in[0]->row(r)[c] / (1 - p) : 0.0;
     }

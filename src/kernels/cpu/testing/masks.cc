@@ -41,6 +41,7 @@ BuiltCase build_dropout(const DropoutProblem& p, Op op) {
                    {"equal_length", p.equal_length},
                    {"dropout", p.dropout},
                    {"key", p.key}}};
+  if (p.bits != 32) c.attrs.set("bits", p.bits);
   if (p.library_mask) c.attrs.set("library_mask", true);
   if (op == Op::kAttentionGrad) c.inputs.insert(c.inputs.end(), {q, normal(DType::kF32, {p.tokens, p.heads}), q});
   c.inputs.push_back(given(DType::kI64, {3}, p.rng));
@@ -52,6 +53,17 @@ Mask defined_mask(const DropoutProblem& p) {
   const int64_t longest = p.longest();
   p.for_each_query([&](int64_t h, int64_t t, int64_t start, int64_t first) {
     for (int64_t j = first; j <= t; ++j) {
+      if (p.bits ==
+          8) {  // draw (query % 8, key % 8) of every 16 queries and 64 keys; its bytes by key / 8, then query / 8
+        const int64_t draw = (h * ((p.tokens + 15) / 16) + t / 16) << 32 | (j / 64 * 64 + t % 8 * 8 + j % 8);
+        const PhiloxBlock words =
+            graph_random(static_cast<uint64_t>(p.rng[0]), static_cast<uint64_t>(p.rng[1]),
+                         static_cast<uint32_t>(p.rng[2]), static_cast<uint32_t>(p.key), static_cast<uint64_t>(draw));
+        const int64_t byte = j % 64 / 8 * 2 + t % 16 / 8;
+        mask[static_cast<size_t>((h * p.tokens + t) * p.tokens + j)] =
+            (words[static_cast<size_t>(byte / 4)] >> (byte % 4 * 8) & 0xff) >= std::lround(256 * p.dropout);
+        continue;
+      }
       const auto element = static_cast<uint64_t>((h * p.tokens + t) * longest + j - start);
       const PhiloxBlock words =
           graph_random(static_cast<uint64_t>(p.rng[0]), static_cast<uint64_t>(p.rng[1]),

@@ -16,6 +16,7 @@ struct DropoutProblem {
   std::vector<double> rng = {1337, 5, 0};  // seed, step, micro-batch
   int64_t key = 9;
   bool library_mask = false;
+  int64_t bits = 32;
 
   double scale() const;
   int64_t longest() const;

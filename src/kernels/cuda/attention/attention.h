@@ -20,7 +20,8 @@ struct AttentionProblem {
   int first_head = 0, all_heads = 0;  // the place of these heads among those of the whole
   float scale = 1;
   // Dropout: elements are numbered by first_element + key offset in its segment; kept when the word >> 8 >= threshold.
-  bool dropout = false;
+  // Or, with `bytes`, when the byte of keep_byte (kernels/common/keep_rule.h) >= threshold.
+  bool dropout = false, bytes = false;
   int64_t max_length = 0;
   uint32_t key = 0, threshold = 0;
   float kept_factor = 1;
@@ -56,7 +57,8 @@ void launch_attention_delta(const AttentionProblem& problem, const AttentionOper
 void launch_attention_grad_tiled(const AttentionProblem& problem, const AttentionOperands& operands, const float* delta,
                                  cudaStream_t stream);
 
-// --- bf16 on tensor cores: what cuDNN does not take (the IR's dropout, ALiBi) or is not there for.
+// --- bf16 on tensor cores: what cuDNN does not take (the IR's dropout, ALiBi) or is not there for. mma: dropout by
+// words.
 inline constexpr int kLargestMmaDim = 128;  // a multiple of 8
 
 // All float operands are bf16. Probabilities and score gradients are rounded to bf16 before they are multiplied.

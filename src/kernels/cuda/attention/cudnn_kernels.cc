@@ -165,6 +165,7 @@ bool takes_cudnn(const Graph& graph, const Node& node) {
   if (dim <= kLargestMmaDim && segments * longest_segment(node, q.rows()) > kLargestOversize * q.rows()) return false;
   if (node.attr<double>("alibi") > 0) return false;
   // Its masks go by the heads it sees.
+  if (node.attr<int64_t>("bits") != 32) return false;
   if (node.attr<double>("dropout") > 0 && (!node.attr<bool>("library_mask") || is_localized(node))) return false;
   return dim % 8 == 0 && dim <= 256 && node.attrs.get<double>("scale") > 0 &&
          q.elements() < std::numeric_limits<int32_t>::max();

@@ -91,14 +91,16 @@ TEST_F(CudaAttentionDropout, OurOwnKernelsDropByTheMasksOfTheIr) {
   for (const int64_t dim : {64, 128}) all.push_back(two_segments(0.1, dim, false));
   all.push_back(two_segments(0.5, 128, false));
   all.back().rng = {0x1p40 + 5, 1e9, 3}, all.back().key = int64_t{1} << 31;
+  for (size_t i = 0, count = all.size(); i < count; ++i) all.push_back(all[i]), all.back().bits = 8;
   for (const DropoutProblem& p : all) {
     const Mask expected = cpu::defined_mask(p);
     const cpu::BuiltCase c = cpu::build_dropout(p, Op::kAttention);
     for (const KernelEntry& row : kernel_entries(Op::kAttention)) {
       if (!row.takes(c.graph, c.node())) continue;
       const Mask mask = cpu::read_mask(p, [&](const cpu::BuiltCase& read) { return run(read, row)[0]; });
-      EXPECT_TRUE(mask == expected) << row.name << " of " << p.name << ": "
-                                    << cpu::equal_share(p, mask, expected).share() << " of the elements are equal";
+      EXPECT_TRUE(mask == expected) << row.name << " of " << p.name << ", " << p.bits
+                                    << " bits: " << cpu::equal_share(p, mask, expected).share()
+                                    << " of the elements are equal";
     }
   }
 }

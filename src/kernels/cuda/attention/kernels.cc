@@ -1,7 +1,7 @@
 // attention, attention_grad; not causal without linear biases. Of bf16 through cuDNN, or by our own tensor-core kernels
 // where cuDNN is not there, refuses the shape, has no ALiBi, or would draw other dropout bits; the tiled float32
 // kernels take every type and head dim.
-#include "kernels/common/keep_threshold.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/cuda/attention/cudnn_kernels.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/families.h"
@@ -18,7 +18,7 @@ bool takes_tiled(const Graph& graph, const Node& node) {
 bool takes_mma(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   return runs_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
-         node.attrs.get<double>("scale") > 0;
+         node.attrs.get<double>("scale") > 0 && node.attr<int64_t>("bits") == 32;
 }
 
 template <bool kTensorCores>
@@ -73,8 +73,9 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
     p.dropout = true;
     p.max_length = node.attrs.get<int64_t>("max_length");
     p.key = static_cast<uint32_t>(node.attrs.get<int64_t>("key"));
-    p.threshold = keep_threshold(dropout);
-    p.kept_factor = static_cast<float>(1 / (1 - dropout));
+    const KeepRule rule(node, dropout);
+    p.bytes = rule.bytes, p.threshold = rule.threshold;
+    p.kept_factor = static_cast<float>(rule.factor);
   }
   return p;
 }

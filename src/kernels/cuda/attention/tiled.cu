@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_tiled_kernel(Attent
       shared, visible, p.scale, p.dropout, rows,
       [&](float* to, int key) { load_tile<kDim, kOthers>(to, x.k, key, p.tokens, p.kv_heads, kv_head, p.dim); },
       [&](float* to, int key) { load_tile<kDim, kOthers>(to, x.v, key, p.tokens, p.kv_heads, kv_head, p.dim); },
-      [&](int own, int key) { return keep_factor(p, stream, head, first_query + own, key - visible.start[own]); },
+      [&](int own, int key) { return keep_factor(p, stream, head, first_query + own, visible.start[own], key); },
       p.bias(head));
   unroll<kRowsOfThread>([&](int i) {
     const int query = first_query + static_cast<int>(threadIdx.x) / 16 * kRowsOfThread + i;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kTileThreads, kDim <= 128 ? 2 : 1)
         if (other_row >= low[i] && other_row < high[i]) {
           const int query = kOwnIsKey ? other_row : own_row, key = kOwnIsKey ? own_row : other_row;
           const int64_t row = static_cast<int64_t>(query) * p.heads + head;
-          const float keep = p.dropout ? keep_factor(p, stream, head, query, key - visible.start[4 * ty + i]) : 1.0f;
+          const float keep = p.dropout ? keep_factor(p, stream, head, query, visible.start[4 * ty + i], key) : 1.0f;
           const float score = fmaf(bias, static_cast<float>(key - query), probabilities[i][j]);
           probability = exponential(score * p.scale - x.lse[row]);
           gradient = p.scale * probability * (ds[i][j] * keep - delta[row]);
@@ -194,7 +194,7 @@ __global__ void attention_rows_kernel(AttentionProblem p, AttentionOperands x) {
     const float shrink = exponential(largest - top), probability = exponential(score - top);
     sum = fmaf(sum, shrink, probability);
     largest = top;
-    const float weight = p.dropout ? probability * keep_factor(p, stream, head, t, j - range.start) : probability;
+    const float weight = p.dropout ? probability * keep_factor(p, stream, head, t, range.start, j) : probability;
     for (int d = lane; d < p.dim; d += 32) sums[d] = fmaf(weight, load(x.v, kv_row * p.dim + d), sums[d] * shrink);
   }
   const bool sees = range.low < range.high;
@@ -224,7 +224,7 @@ __global__ void attention_grad_rows_kernel(AttentionProblem p, AttentionOperands
       const int query = kOwnIsKey ? other : own, key = kOwnIsKey ? own : other;
       const int64_t row = static_cast<int64_t>(query) * p.heads + head;
       const int64_t kv_row = static_cast<int64_t>(key) * p.kv_heads + kv_head;
-      const float keep = p.dropout ? keep_factor(p, stream, head, query, key - range.start) : 1.0f;
+      const float keep = p.dropout ? keep_factor(p, stream, head, query, range.start, key) : 1.0f;
       const float score = fmaf(bias, static_cast<float>(key - query), dot(x.q, row, x.k, kv_row, p.dim));
       const float probability = exponential(p.scale * score - x.lse[row]);
       const float ds = p.scale * probability * (dot(x.dout, row, x.v, kv_row, p.dim) * keep - delta[row]);

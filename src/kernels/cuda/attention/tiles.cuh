@@ -7,6 +7,7 @@
 // banks.
 #pragma once
 
+#include "kernels/common/keep_byte.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/common/operand.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -175,9 +176,10 @@ struct VisibleRowsOf {
   int low[kRows], high[kRows], start[kRows];
   int first, last;
 
+  // i: of the calling thread among those of these rows; all threads of the block call it.
   template <bool kOwnIsKey>
-  __device__ void find(const AttentionProblem& p, const int32_t* segments, int own_first) {
-    const int i = static_cast<int>(threadIdx.x);
+  __device__ void find(const AttentionProblem& p, const int32_t* segments, int own_first,
+                       int i = static_cast<int>(threadIdx.x)) {
     if (i == 0) first = p.tokens, last = 0;
     __syncthreads();
     if (i < kRows) {
@@ -200,14 +202,17 @@ struct VisibleRowsOf {
 
 using VisibleRows = VisibleRowsOf<kOwn>;
 
-// The factor of a probability: 0 or 1 / (1 - p) with dropout.
+// The factor of a probability: 0 or 1 / (1 - p) with dropout; `start` of the key's segment.
 __device__ __forceinline__ float keep_factor(const AttentionProblem& p, const RandomStream& stream, int head, int query,
-                                             int offset) {
-  const auto element = static_cast<uint64_t>(p.first_element(head, query) + offset);
-  const uint4 words = stream.words(element / 4);
-  const int lane = static_cast<int>(element % 4);
+                                             int start, int key) {
+  const auto element = static_cast<uint64_t>(p.first_element(head, query) + key - start);
+  KeepByte at{element / 4, static_cast<int>(element % 4 * 4)};
+  if (p.bytes) at = keep_byte(p.tokens, p.first_head + head, query, key);
+  const uint4 words = stream.words(at.block);
+  const int lane = at.byte / 4;
   const uint32_t word = lane == 0 ? words.x : lane == 1 ? words.y : lane == 2 ? words.z : words.w;
-  return (word >> 8) >= p.threshold ? p.kept_factor : 0.0f;
+  const uint32_t number = p.bytes ? word >> (8 * (at.byte % 4)) & 0xff : word >> 8;
+  return number >= p.threshold ? p.kept_factor : 0.0f;
 }
 
 // e^x; the argument is never above rounding noise of 0 here.

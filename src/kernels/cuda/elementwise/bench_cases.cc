@@ -40,6 +40,11 @@ std::vector<cpu::Case> elementwise_bench_cases() {
                      .inputs = {x(shape), cpu::rng_state()},
                      .attrs = {{"p", 0.1}, {"key", int64_t{5}}},
                      .dtypes = bf16});
+    cases.push_back({.op = Op::kDropout,
+                     .name = shape == hidden ? "hidden_bytes" : "inner_bytes",
+                     .inputs = {x(shape), cpu::rng_state()},
+                     .attrs = {{"p", 0.1}, {"key", int64_t{5}}, {"bits", int64_t{8}}},
+                     .dtypes = bf16});
   }
   return cases;
 }

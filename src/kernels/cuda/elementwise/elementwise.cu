@@ -159,7 +159,7 @@ struct OfPart {
   __device__ __forceinline__ int64_t element(int64_t i) const { return first + i + cols.quotient(i) * skipped; }
 };
 
-template <typename T, typename Place>
+template <typename T, typename Place, bool kBytes>
 struct Drop {
   const T* x;
   const int64_t* rng;
@@ -177,10 +177,15 @@ struct Drop {
   __device__ __forceinline__ float keep(float value, uint32_t word) const {
     return word >= site.threshold << 8 ? value * site.factor : 0.0f;  // spares word >> 8
   }
+  __device__ __forceinline__ float keep_byte(float value, uint32_t word, int byte) const {
+    return (word >> (8 * byte) & 0xff) >= site.threshold ? value * site.factor : 0.0f;
+  }
   __device__ __forceinline__ float keep_one(float value, int64_t element) const {
-    const uint4 words = stream.words(static_cast<uint64_t>(element) / 4);
-    const int64_t at = element % 4;
-    return keep(value, at == 0 ? words.x : at == 1 ? words.y : at == 2 ? words.z : words.w);
+    constexpr int kBytesOf = kBytes ? 4 : 1;  // elements a word
+    const uint4 words = stream.words(static_cast<uint64_t>(element) / (4 * kBytesOf));
+    const int64_t at = element / kBytesOf % 4;
+    const uint32_t word = at == 0 ? words.x : at == 1 ? words.y : at == 2 ? words.z : words.w;
+    return kBytes ? keep_byte(value, word, static_cast<int>(element % 4)) : keep(value, word);
   }
   template <int kVec>
   __device__ __forceinline__ void finish(const Held<kVec>& held, int64_t i) {
@@ -188,6 +193,17 @@ struct Drop {
     widen(held, v);
     if constexpr (kVec == 1) {
       v[0] = keep_one(v[0], place.element(i));
+    } else if constexpr (kBytes) {
+      const int64_t element = place.element(i);
+      if (!Place::kAligned && (element % kVec != 0 || place.element(i + kVec - 1) != element + kVec - 1)) {
+        unroll<kVec>([&](int k) { v[k] = keep_one(v[k], place.element(i + k)); });
+      } else {
+        const uint4 words = stream.words(static_cast<uint64_t>(element) / 16);
+        const bool second = element % 16 >= 8;
+        uint32_t pair[2] = {second ? words.z : words.x, second ? words.w : words.y};
+        if (kVec == 4 && element % 8 >= 4) pair[0] = pair[1];
+        unroll<kVec>([&](int k) { v[k] = keep_byte(v[k], pair[k / 4], k % 4); });
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < kVec; k += 4) {
@@ -280,14 +296,18 @@ void launch_binary(Binary op, Broadcast broadcast, DType a_type, const void* a, 
 
 void launch_dropout(DropoutSite site, DType dtype, const void* x, const int64_t* rng, void* y, int64_t count,
                     cudaStream_t stream) {
-  if (site.threshold >> 24 != 0) {  // p so close to 1 that nothing stays, and the threshold does not fit `keep`
+  if (!site.bytes &&
+      site.threshold >> 24 != 0) {  // p so close to 1 that nothing stays, and the threshold does not fit `keep`
     if (count > 0) launch_fill(0, y, count * dtype_bytes(dtype), stream);
     return;
   }
   with_f32_or_bf16(dtype, [&]<typename T>(T) {
-    const auto launch = [&]<typename Place>(const Place& place) {
-      const Drop<T, Place> drop{static_cast<const T*>(x), rng, static_cast<T*>(y), site, place};
+    const auto launch_by = [&]<bool kBytes, typename Place>(std::bool_constant<kBytes>, const Place& place) {
+      const Drop<T, Place, kBytes> drop{static_cast<const T*>(x), rng, static_cast<T*>(y), site, place};
       launch_pointwise<kVecOf<T>, 4>(count, drop, stream);
+    };
+    const auto launch = [&](const auto& place) {
+      site.bytes ? launch_by(std::true_type{}, place) : launch_by(std::false_type{}, place);
     };
     site.is_part ? launch(OfPart{Divider(site.cols), site.first, site.stride - site.cols}) : launch(OfWhole{});
   });

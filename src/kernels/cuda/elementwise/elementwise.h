@@ -44,6 +44,7 @@ void launch_binary(Binary op, Broadcast broadcast, DType a_type, const void* a, 
 struct DropoutSite {
   uint32_t key, threshold;
   float factor;
+  bool bytes = false;  // instead: the element's byte, of the sixteen of words element / 16 * 4 and on
   bool is_part = false;
   int64_t first = 0, cols = 0, stride = 0;  // of a part
 };

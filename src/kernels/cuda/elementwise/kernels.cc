@@ -1,5 +1,5 @@
 // Rows of the elementwise ops.
-#include "kernels/common/keep_threshold.h"
+#include "kernels/common/keep_rule.h"
 #include "kernels/common/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/fusion_body.h"
@@ -75,9 +75,11 @@ BoundKernel bind_dropout(DeviceContext&, const Graph&, const Node& node) {
   const double p = node.attrs.get<double>("p");
   const int64_t cols = node.results[0].shape.cols();
   const MatrixPart part(node, cols);
+  const KeepRule rule(node, p);
   const DropoutSite site{.key = static_cast<uint32_t>(node.attrs.get<int64_t>("key")),
-                         .threshold = keep_threshold(p),
-                         .factor = static_cast<float>(1 / (1 - p)),
+                         .threshold = rule.threshold,
+                         .factor = static_cast<float>(rule.factor),
+                         .bytes = rule.bytes,
                          .is_part = node.attrs.has("origin"),
                          .first = part.first,
                          .cols = cols,
