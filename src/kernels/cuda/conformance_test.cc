@@ -39,7 +39,8 @@ const cpu::Tolerance kShortSums{.relative = 0x1p-8,
 
 bool on_tensor_cores(const KernelEntry& entry) {
   const std::string_view name = entry.name;
-  return name.find("attention") != name.npos && (name.ends_with("_mma") || name.ends_with("_cudnn"));
+  return name.find("attention") != name.npos &&
+         (name.ends_with("_mma") || name.ends_with("_wgmma") || name.ends_with("_cudnn"));
 }
 
 // Libraries' kernels, where OCTET_TEST_OWN_KERNELS is set: tools that do not know them (scripts/sanitize_gpu.sh).

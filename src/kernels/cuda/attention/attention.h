@@ -67,6 +67,11 @@ void launch_attention_mma(const AttentionProblem& problem, const AttentionOperan
 void launch_attention_grad_mma(const AttentionProblem& problem, const AttentionOperands& operands, const float* delta,
                                cudaStream_t stream);
 
+// The same on Hopper's products of a warp group: no dropout, or by bytes. The gradient fills `delta` itself.
+void launch_attention_wgmma(const AttentionProblem& problem, const AttentionOperands& operands, cudaStream_t stream);
+void launch_attention_grad_wgmma(const AttentionProblem& problem, const AttentionOperands& operands, float* delta,
+                                 cudaStream_t stream);
+
 // --- cuDNN: where packed segments start, rows no segment covers, the order of the log-sum-exp, what dropout is drawn
 // from.
 // lengths i32[S]; starts of segments in elements of q (heads D a token), k (kv_heads D) and lse (heads): i32[S+1] each.

@@ -2,14 +2,16 @@
 
 namespace octet::cuda {
 
-// Causal, segments of one length; packed: documents of four lengths in each, as many allowed for as there are tokens
-// (the FLOPs still count whole segments).
+// Causal but where said, segments of one length; packed: documents of four lengths in each, as many allowed for as
+// there are tokens (the FLOPs still count whole segments).
 std::vector<cpu::Case> attention_bench_cases() {
   struct Size {
     int64_t batch, heads, kv_heads, length, dim;
     std::vector<DType> dtypes;
     double dropout;
     bool packed = false;
+    bool causal = true;
+    int64_t bits = 32;
   };
   std::vector<cpu::Case> cases;
   for (const Size& s :
@@ -17,7 +19,11 @@ std::vector<cpu::Case> attention_bench_cases() {
         Size{1, 32, 8, 8192, 128, {DType::kBF16}, 0}, Size{8, 12, 12, 1024, 64, {DType::kBF16}, 0},
         Size{8, 12, 12, 1024, 64, {DType::kF32, DType::kBF16}, 0.1}, Size{4, 32, 32, 2048, 128, {DType::kBF16}, 0.1},
         Size{4, 32, 8, 2048, 128, {DType::kBF16}, 0.1}, Size{4, 32, 8, 2048, 128, {DType::kBF16}, 0.1, true},
-        Size{4, 32, 8, 2048, 128, {DType::kBF16}, 0, true}}) {
+        Size{4, 32, 8, 2048, 128, {DType::kBF16}, 0, true}, Size{48, 16, 16, 512, 64, {DType::kBF16}, 0, false, false},
+        Size{48, 16, 16, 512, 64, {DType::kBF16}, 0.1, false, false},
+        Size{48, 16, 16, 512, 64, {DType::kBF16}, 0.1, false, false, 8},
+        Size{8, 12, 12, 1024, 64, {DType::kBF16}, 0.1, false, true, 8},
+        Size{4, 32, 32, 2048, 128, {DType::kBF16}, 0.1, false, true, 8}}) {
     const int64_t tokens = s.batch * s.length;
     std::vector<double> starts;
     for (int64_t i = 0; i < s.batch; ++i) {
@@ -33,9 +39,14 @@ std::vector<cpu::Case> attention_bench_cases() {
                    {"head_dim", s.dim},      {"scale", 1 / std::sqrt(static_cast<double>(s.dim))},
                    {"max_length", s.length}, {"equal_length", s.packed ? 0 : s.length},
                    {"dropout", s.dropout}};
+    if (!s.causal) attrs.set("causal", false);
+    if (s.bits != 32) attrs.set("bits", s.bits);
     cpu::Case forward{.op = Op::kAttention,
-                      .name = fmt::format("b{}_h{}_kv{}_s{}_d{}{}{}", s.batch, s.heads, s.kv_heads, s.length, s.dim,
-                                          s.packed ? "_packed" : "", s.dropout > 0 ? "_dropout" : ""),
+                      .name = fmt::format("b{}_h{}_kv{}_s{}_d{}{}{}{}", s.batch, s.heads, s.kv_heads, s.length, s.dim,
+                                          s.packed ? "_packed" : "", s.causal ? "" : "_not_causal",
+                                          s.dropout == 0 ? ""
+                                          : s.bits == 8  ? "_dropout_bytes"
+                                                         : "_dropout"),
                       .inputs = {q, kv, kv, segments},
                       .attrs = attrs,
                       .dtypes = s.dtypes};
@@ -45,7 +56,7 @@ std::vector<cpu::Case> attention_bench_cases() {
     for (cpu::Case* c : {&forward, &backward}) {
       if (s.dropout == 0) continue;
       c->attrs.set("key", int64_t{9});
-      c->attrs.set("library_mask", true);  // so that cuDNN's kernel runs as well as our own
+      if (s.bits == 32) c->attrs.set("library_mask", true);  // so that cuDNN's kernel runs as well as our own
       c->inputs.push_back(cpu::rng_state());
     }
     cases.push_back(forward);

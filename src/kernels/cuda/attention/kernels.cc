@@ -15,13 +15,21 @@ bool takes_tiled(const Graph& graph, const Node& node) {
   return runs_with(graph, node, is_wide_float) && node.attrs.get<int64_t>("head_dim") <= kLargestDim;
 }
 
-bool takes_mma(const Graph& graph, const Node& node) {
+bool takes_tensor_cores(const Graph& graph, const Node& node) {
   const int64_t dim = node.attrs.get<int64_t>("head_dim");
   return runs_with(graph, node, is_bf16) && dim % 8 == 0 && dim <= kLargestMmaDim &&
-         node.attrs.get<double>("scale") > 0 && node.attr<int64_t>("bits") == 32;
+         node.attrs.get<double>("scale") > 0;
+}
+bool drops_by_words(const Node& node) { return node.attr<double>("dropout") > 0 && node.attr<int64_t>("bits") == 32; }
+
+bool takes_mma(const Graph& graph, const Node& node) { return takes_tensor_cores(graph, node) && drops_by_words(node); }
+bool takes_wgmma(const Graph& graph, const Node& node) {
+  return takes_tensor_cores(graph, node) && !drops_by_words(node);
 }
 
-template <bool kTensorCores>
+enum class Core : uint8_t { kTiled, kMma, kWgmma };
+
+template <Core kCore>
 BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
   const bool backward = node.op == Op::kAttentionGrad;
   const auto run = [p = attention_problem(graph, node), backward](const KernelArgs& args) {
@@ -30,24 +38,30 @@ BoundKernel bind(DeviceContext&, const Graph& graph, const Node& node) {
     if (p.dropout) x.rng = args.in[backward ? 7 : 4].as<const int64_t>();
     if (!backward) {
       x.out = operand(args.out[0]), x.lse = args.out[1].as<float>();
-      return (kTensorCores ? launch_attention_mma : launch_attention_tiled)(p, x, args.stream);
+      constexpr auto kLaunch = kCore == Core::kTiled ? launch_attention_tiled
+                               : kCore == Core::kMma ? launch_attention_mma
+                                                     : launch_attention_wgmma;
+      return kLaunch(p, x, args.stream);
     }
     x.out = operand(args.in[4]), x.lse = args.in[5].as<float>(), x.dout = operand(args.in[6]);
     x.dq = operand(args.out[0]), x.dk = operand(args.out[1]), x.dv = operand(args.out[2]);
     auto* delta = reinterpret_cast<float*>(args.workspace.data());
+    if (kCore == Core::kWgmma) return launch_attention_grad_wgmma(p, x, delta, args.stream);
     launch_attention_delta(p, x, delta, args.stream);
-    (kTensorCores ? launch_attention_grad_mma : launch_attention_grad_tiled)(p, x, delta, args.stream);
+    (kCore == Core::kMma ? launch_attention_grad_mma : launch_attention_grad_tiled)(p, x, delta, args.stream);
   };
   return {run, backward ? graph.shape(node.inputs[5]).elements() * int64_t{sizeof(float)} : 0};
 }
 
 constexpr KernelEntry kKernels[] = {
     {Op::kAttention, "attention_cudnn", bind_cudnn},
-    {Op::kAttention, "attention_mma", bind_if<takes_mma, bind<true>>},
-    {Op::kAttention, "attention_tiled", bind_if<takes_tiled, bind<false>>},
+    {Op::kAttention, "attention_mma", bind_if<takes_mma, bind<Core::kMma>>},
+    {Op::kAttention, "attention_wgmma", bind_if<takes_wgmma, bind<Core::kWgmma>>},
+    {Op::kAttention, "attention_tiled", bind_if<takes_tiled, bind<Core::kTiled>>},
     {Op::kAttentionGrad, "attention_grad_cudnn", bind_cudnn},
-    {Op::kAttentionGrad, "attention_grad_mma", bind_if<takes_mma, bind<true>>},
-    {Op::kAttentionGrad, "attention_grad_tiled", bind_if<takes_tiled, bind<false>>},
+    {Op::kAttentionGrad, "attention_grad_mma", bind_if<takes_mma, bind<Core::kMma>>},
+    {Op::kAttentionGrad, "attention_grad_wgmma", bind_if<takes_wgmma, bind<Core::kWgmma>>},
+    {Op::kAttentionGrad, "attention_grad_tiled", bind_if<takes_tiled, bind<Core::kTiled>>},
 };
 
 }  // namespace
@@ -81,11 +95,15 @@ AttentionProblem attention_problem(const Graph& graph, const Node& node) {
 }
 
 BoundKernel bind_attention_own(DeviceContext& context, const Graph& graph, const Node& node) {
-  const bool tensor_cores = takes_mma(graph, node), forward = node.op == Op::kAttention;
-  BoundKernel kernel = (tensor_cores ? bind<true> : bind<false>)(context, graph, node);
-  kernel.fallback_kernel = tensor_cores ? (forward ? "attention_mma" : "attention_grad_mma")
-                                        : (forward ? "attention_tiled" : "attention_grad_tiled");
-  return kernel;
+  const bool forward = node.op == Op::kAttention;
+  const auto bound = [&](BindNode bind_core, const char* name, const char* grad_name) {
+    BoundKernel kernel = bind_core(context, graph, node);
+    kernel.fallback_kernel = forward ? name : grad_name;
+    return kernel;
+  };
+  if (takes_wgmma(graph, node)) return bound(bind<Core::kWgmma>, "attention_wgmma", "attention_grad_wgmma");
+  if (takes_mma(graph, node)) return bound(bind<Core::kMma>, "attention_mma", "attention_grad_mma");
+  return bound(bind<Core::kTiled>, "attention_tiled", "attention_grad_tiled");
 }
 
 std::span<const KernelEntry> attention_kernels() { return kKernels; }

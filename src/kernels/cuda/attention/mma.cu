@@ -1,5 +1,5 @@
-// Attention and its gradient of bf16 on tensor cores. Forward: 128 queries of a head a block, 64 where dropout's bits
-// need the registers, online softmax over tiles of keys. Gradient: the two passes of tiled.cu, 64 own rows a block.
+// Attention and its gradient of bf16 on tensor cores, with dropout by words. Forward: 128 queries of a head a block, 64
+// of wide heads, online softmax over tiles of keys. Gradient: the two passes of tiled.cu, 64 own rows a block.
 #include "kernels/cuda/attention/tiles.cuh"
 #include "kernels/cuda/common/mma.cuh"
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ uint32_t kept_16(const DropoutBits& site, int64_t fir
 }
 
 // --- forward: a warp has kParts times 16 queries; a lane two of every 16.
-template <int kDim, int kParts, bool kDropout>
+template <int kDim, int kParts>
 __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
     attention_mma_kernel(AttentionProblem p, AttentionOperands x) {
   constexpr int kQueries = 64 * kParts;
@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / p.group();
   visible.template find<false>(p, x.segments, first_query);
-  DropoutBits site{};
-  if constexpr (kDropout) site = DropoutBits::of(p, x.rng);
+  const DropoutBits site = DropoutBits::of(p, x.rng);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * kParts * 16;
   const auto row_of = [&](int m, int i) { return warp_row + 16 * m + lane / 4 + 8 * i; };  // of this lane, in the block
   const auto load_keys = [&](bf16* tile, const Operand& from, int first) {
@@ -104,12 +103,10 @@ __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
     load_keys(values, x.v, tile);
     commit_copies();
     Kept64 kept[kParts][2];
-    if constexpr (kDropout) {
-      unroll<kParts, 2>([&](int m, int i) {
-        const int64_t row = p.first_element(head, first_query + row_of(m, i));
-        kept[m][i] = kept_64(site, row + tile - visible.start[row_of(m, i)], lane % 4 * 2);
-      });
-    }
+    unroll<kParts, 2>([&](int m, int i) {
+      const int64_t row = p.first_element(head, first_query + row_of(m, i));
+      kept[m][i] = kept_64(site, row + tile - visible.start[row_of(m, i)], lane % 4 * 2);
+    });
     float scores[kParts][kKeys / 8][4] = {};
     mma::multiply_rows<kDim, kKeys, kParts>(
         scores, keys, [&](int m, int k, uint32_t(&a)[4]) { left_fragment<kDim>(queries, warp_row + 16 * m, k, a); });
@@ -141,12 +138,10 @@ __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
       sum[m][i] = fmaf(sum[m][i], shrink, added);  // of this lane's columns
       unroll<kDim / 8>([&](int n) { result[m][n][2 * i] *= shrink, result[m][n][2 * i + 1] *= shrink; });
     });
-    if constexpr (kDropout) {
-      unroll<kParts, 2, kKeys / 8, 2>([&](int m, int i, int n, int e) {
-        float& weight = scores[m][n][2 * i + e];
-        weight = kept[m][i][8 * n + e] ? weight * p.kept_factor : 0.0f;
-      });
-    }
+    unroll<kParts, 2, kKeys / 8, 2>([&](int m, int i, int n, int e) {
+      float& weight = scores[m][n][2 * i + e];
+      weight = kept[m][i][8 * n + e] ? weight * p.kept_factor : 0.0f;
+    });
     wait_copies<0>();
     __syncthreads();
     if (tile + kKeys < last) load_keys(keys, x.k, tile + kKeys);
@@ -175,12 +170,11 @@ __global__ void __launch_bounds__(kThreads, kParts == 1 ? 3 : 1)
   });
 }
 
-template <int kDim, int kParts, bool kDropout>
+template <int kDim, int kParts>
 void launch_forward(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
   constexpr int kQueries = 64 * kParts;
   constexpr size_t kBytes = (kQueries + 2 * kKeys) * kDim * sizeof(bf16);
-  launch_ordered(attention_mma_kernel<kDim, kParts, kDropout>, {own_tiles<kQueries>(p, p.heads), kThreads, kBytes},
-                 stream, p, x);
+  launch_ordered(attention_mma_kernel<kDim, kParts>, {own_tiles<kQueries>(p, p.heads), kThreads, kBytes}, stream, p, x);
 }
 
 template <int kDim, bool kOwnIsKey>
@@ -202,7 +196,7 @@ __device__ __noinline__ uint32_t kept_keys(const AttentionProblem& p, const Drop
   return bits;
 }
 
-template <int kDim, bool kOwnIsKey, bool kDropout>
+template <int kDim, bool kOwnIsKey>
 __global__ void __launch_bounds__(kThreads)
     attention_grad_mma_kernel(AttentionProblem p, AttentionOperands x, const float* delta) {
   constexpr int kOthers = GradientShape<kDim, kOwnIsKey>::kOthers, kTile = kOthers * kDim;
@@ -219,12 +213,9 @@ __global__ void __launch_bounds__(kThreads)
   const int kv_head = kOwnIsKey ? own_head : own_head / p.group();
   const int first_head = kOwnIsKey ? own_head * p.group() : own_head;
   visible.find<kOwnIsKey>(p, x.segments, first_own);
-  DropoutBits site{};
-  bool one_segment = true;  // has all keys of the warp
-  if constexpr (kDropout) {
-    site = DropoutBits::of(p, x.rng);
-    one_segment = __all_sync(kWholeWarp, visible.start[warp_row] == visible.start[warp_row + lane % 16]);
-  }
+  const DropoutBits site = DropoutBits::of(p, x.rng);
+  const bool one_segment =  // has all keys of the warp
+      __all_sync(kWholeWarp, visible.start[warp_row] == visible.start[warp_row + lane % 16]);
 
   const auto load = [&]<int kRows>(Width<kRows>, bf16* tile, const Operand& from, int first, int heads, int head) {
     load_tile_async<kDim, kRows, kThreads>(tile, from, first, p.tokens, heads, head, p.dim);
@@ -280,18 +271,16 @@ __global__ void __launch_bounds__(kThreads)
     // Dropout. Queries own: bit c of kept[i] is key first + c for own row i. Keys own: a lane draws the warp's 16 keys
     // for queries first + lane and first + lane + 32, bit r is own row warp_row + r.
     Kept64 kept[2];
-    if constexpr (kDropout) {
-      unroll<2>([&](int i) {
-        const int query = kOwnIsKey ? first + lane + 32 * i : first_own + warp_row + lane / 4 + 8 * i;
-        const int64_t row = p.first_element(head, query);
-        if constexpr (!kOwnIsKey) {
-          kept[i] = kept_64(site, row + first - start[i], lane % 4 * 2);
-        } else if (32 * i < kOthers) {
-          kept[i].low = one_segment ? kept_16(site, row + first_own + warp_row - visible.start[warp_row])
-                                    : kept_keys(p, site, visible, head, query, first_own, warp_row);
-        }
-      });
-    }
+    unroll<2>([&](int i) {
+      const int query = kOwnIsKey ? first + lane + 32 * i : first_own + warp_row + lane / 4 + 8 * i;
+      const int64_t row = p.first_element(head, query);
+      if constexpr (!kOwnIsKey) {
+        kept[i] = kept_64(site, row + first - start[i], lane % 4 * 2);
+      } else if (32 * i < kOthers) {
+        kept[i].low = one_segment ? kept_16(site, row + first_own + warp_row - visible.start[warp_row])
+                                  : kept_keys(p, site, visible, head, query, first_own, warp_row);
+      }
+    });
 
     float probabilities[1][kOthers / 8][4] = {}, gradients[1][kOthers / 8][4] = {};
     mma::multiply_rows<kDim, kOthers, 1>(
@@ -311,16 +300,13 @@ __global__ void __launch_bounds__(kThreads)
     unroll<kOthers / 8, 2>([&](int n, int e) {
       const int column = 8 * n + lane % 4 * 2 + e, other_row = first + column;
       uint32_t keys = 0;
-      if constexpr (kOwnIsKey && kDropout) keys = __shfl_sync(kWholeWarp, kept[n / 4].low, column % 32) >> (lane / 4);
+      if constexpr (kOwnIsKey) keys = __shfl_sync(kWholeWarp, kept[n / 4].low, column % 32) >> (lane / 4);
       unroll<2>([&](int i) {
         float &probability = probabilities[0][n][2 * i + e], &gradient = gradients[0][n][2 * i + e];
         const float lse = kOwnIsKey ? other_numbers[column] : own_lse[i];
         const float row_delta = kOwnIsKey ? other_numbers[kOthers + column] : own_delta[i];
-        float keep = 1;
-        if constexpr (kDropout) {
-          const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : kept[i][8 * n + e];
-          keep = is_kept ? p.kept_factor : 0.0f;
-        }
+        const bool is_kept = kOwnIsKey ? (keys >> (8 * i) & 1) != 0 : kept[i][8 * n + e];
+        const float keep = is_kept ? p.kept_factor : 0.0f;
         const bool sees = other_row >= low[i] && other_row < high[i];
         const float exact = sees ? exp2_fast(fmaf(probability, p.scale * kLog2E, -lse * kLog2E)) : 0.0f;
         gradient = sees ? exact * fmaf(gradient, keep, -row_delta) : 0.0f;
@@ -350,36 +336,28 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kOwnIsKey) store(x.dv, value_sums, 1.0f);
 }
 
-template <int kDim, bool kOwnIsKey, bool kDropout>
+template <int kDim, bool kOwnIsKey>
 void launch_gradient(const AttentionProblem& p, const AttentionOperands& x, const float* delta, cudaStream_t stream) {
   constexpr size_t kBytes = GradientShape<kDim, kOwnIsKey>::kBytes;
   const Grid grid{own_tiles(p, kOwnIsKey ? p.kv_heads : p.heads), kThreads, kBytes};
-  launch_ordered(attention_grad_mma_kernel<kDim, kOwnIsKey, kDropout>, grid, stream, p, x, delta);
+  launch_ordered(attention_grad_mma_kernel<kDim, kOwnIsKey>, grid, stream, p, x, delta);
 }
 
-template <int kDim, bool kDropout>
+template <int kDim>
 void launch_passes(const AttentionProblem& p, const AttentionOperands& x, const float* delta, cudaStream_t stream) {
-  if (x.dq.data != nullptr) launch_gradient<kDim, false, kDropout>(p, x, delta, stream);
-  if (x.dk.data != nullptr || x.dv.data != nullptr) launch_gradient<kDim, true, kDropout>(p, x, delta, stream);
+  if (x.dq.data != nullptr) launch_gradient<kDim, false>(p, x, delta, stream);
+  if (x.dk.data != nullptr || x.dv.data != nullptr) launch_gradient<kDim, true>(p, x, delta, stream);
 }
 
 }  // namespace
 
 void launch_attention_mma(const AttentionProblem& p, const AttentionOperands& x, cudaStream_t stream) {
-  if (p.dim <= 64) {
-    p.dropout ? launch_forward<64, 2, true>(p, x, stream) : launch_forward<64, 2, false>(p, x, stream);
-  } else {
-    p.dropout ? launch_forward<128, 1, true>(p, x, stream) : launch_forward<128, 2, false>(p, x, stream);
-  }
+  p.dim <= 64 ? launch_forward<64, 2>(p, x, stream) : launch_forward<128, 1>(p, x, stream);
 }
 
 void launch_attention_grad_mma(const AttentionProblem& p, const AttentionOperands& x, const float* delta,
                                cudaStream_t stream) {
-  if (p.dim <= 64) {
-    p.dropout ? launch_passes<64, true>(p, x, delta, stream) : launch_passes<64, false>(p, x, delta, stream);
-  } else {
-    p.dropout ? launch_passes<128, true>(p, x, delta, stream) : launch_passes<128, false>(p, x, delta, stream);
-  }
+  p.dim <= 64 ? launch_passes<64>(p, x, delta, stream) : launch_passes<128>(p, x, delta, stream);
 }
 
 }  // namespace octet::cuda
