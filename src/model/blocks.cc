@@ -79,6 +79,7 @@ Value attention_block(Builder& b, Value x, Value positions, Value segments, cons
                            .max_length = shape.max_length,
                            .equal_length = shape.equal_length,
                            .dropout = shape.training ? m.dropout : 0.0,
+                           .dropout_bits = m.dropout_bits,
                            .alibi = a.alibi,
                            .alibi_scale = a.alibi_scale};
   Value mixed = b.attention(q, k, v, segments, options).out;
@@ -163,7 +164,7 @@ Value embed_tokens(Builder& b, Value positions, Value& table, const ModelSpec& m
   }
   if (places.exists()) x = b.add(x, b.embedding(positions, places));
   if (spec.norm) x = norm(b, x, "embed_norm", m.norm);
-  return b.dropout(x, shape.training ? m.dropout : 0.0);
+  return b.dropout(x, shape.training ? m.dropout : 0.0, m.dropout_bits);
 }
 
 // x W^T + bias beside the layers: in the compute type under every recipe.
@@ -197,17 +198,17 @@ ModelOutputs layers_and_heads(Builder& b, const ModelSpec& m, const BatchShape& 
     auto layer = b.layer(static_cast<int>(i));
     const bool post_norm = m.residual == Residual::kPostNorm;
     Value normed = post_norm ? x : norm(b, x, "norm1", m.norm);
-    Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p);
+    Value mixed = b.dropout(attention_block(b, normed, positions, segments, m, attention, shape), p, m.dropout_bits);
     if (post_norm) {
       x = norm(b, b.add(x, mixed), "norm1", m.norm);
-      x = norm(b, b.add(x, b.dropout(mixer_block(b, x, m, mixer, sums), p)), "norm2", m.norm);
+      x = norm(b, b.add(x, b.dropout(mixer_block(b, x, m, mixer, sums), p, m.dropout_bits)), "norm2", m.norm);
       continue;
     }
     const bool sandwich = m.residual == Residual::kSandwich, in_turn = sandwich || m.residual == Residual::kSequential;
     if (sandwich) mixed = norm(b, mixed, "post_norm1", m.norm);
     if (in_turn) x = b.add(x, mixed);
     if (m.residual != Residual::kParallelShared) normed = norm(b, x, "norm2", m.norm);
-    Value inner = b.dropout(mixer_block(b, normed, m, mixer, sums), p);
+    Value inner = b.dropout(mixer_block(b, normed, m, mixer, sums), p, m.dropout_bits);
     if (sandwich) inner = norm(b, inner, "post_norm2", m.norm);
     x = in_turn ? b.add(x, inner) : b.add(x, b.add(mixed, inner));
   }
@@ -219,7 +220,7 @@ ModelOutputs layers_and_heads(Builder& b, const ModelSpec& m, const BatchShape& 
   }
   const bool pretrains = m.head.kind != Head::kNone;  // a next-sentence head, which is trained without dropout
   if (m.head.labels > 0)
-    out.classes = dense(b, b.dropout(out.pooled, pretrains ? 0.0 : p), "classifier", m.head.labels, m);
+    out.classes = dense(b, b.dropout(out.pooled, pretrains ? 0.0 : p, m.dropout_bits), "classifier", m.head.labels, m);
   return out;
 }
 

@@ -105,7 +105,7 @@ ModelSpec::ModelSpec(const ModelConfig& c) : hidden(c.hidden), layers(c.layers),
   validate(c);
   embedding = {c.vocab_size, c.positions == Positions::kLearned, c.position_offset, c.embed_norm, c.scale_embeddings,
                c.token_types};
-  residual = c.residual, dropout = c.dropout, init_std = c.init_std;
+  residual = c.residual, dropout = c.dropout, dropout_bits = c.dropout_bits, init_std = c.init_std;
   norm = {c.norm, c.norm_eps, c.bias.norm, c.norm_plus_one};
   head = {c.tie_embeddings, c.bias.head, c.head, c.pooler, c.labels};
   LayerSpec layer{.mixer = {c.intermediate_size(), c.activation, c.gated, c.bias.mlp}};

@@ -40,7 +40,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   bool tie_embeddings = true;
   Biases bias = {};
-  double dropout = 0;  // embedding, attention probabilities, residual branches
+  double dropout = 0;         // embedding, attention probabilities, residual branches
+  int64_t dropout_bits = 32;  // of its random numbers: 32, or 8 (ir/dropout_bits.h)
   double init_std = 0.02;
   RopeOptions rope = {};  // of rotary positions (heads and head_dim are filled in)
 

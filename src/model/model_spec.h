@@ -93,6 +93,7 @@ struct ModelSpec {
   NormSpec norm = {};
   HeadSpec head = {};
   double dropout = 0, init_std = 0.02;  // dropout of embedding, attention probabilities and residual branches
+  int64_t dropout_bits = 32;            // of its random numbers
 
   ModelSpec() = default;
   ModelSpec(const ModelConfig& config);  // validates it

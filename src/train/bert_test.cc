@@ -172,6 +172,7 @@ class BertRun : public testing::Test {
     config_ = small_config();
     config_.train_data = folder_.file("train"), config_.validation_data = folder_.file("val");
     config_.micro_batch = 2, config_.global_batch = 8, config_.steps = 12, config_.dropout = 0.1;
+    config_.dropout_bits = 8;
     config_.optimizer.lr = 0.01, config_.eval_interval = 4, config_.checkpoint_interval = 5, config_.log_interval = 1;
     config_.out = folder_.file("run");
   }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "ir/dropout_bits.h"
 #include "passes/pipeline_schedule.h"
 #include "train/schedule.h"
 #include "train/workload.h"
@@ -51,6 +52,11 @@ SettingsTable settings_of(RunConfig& c) {
              "tokens a query sees, itself included (0 = all), of the layers in turn: 4096,0 alternates windowed and "
              "full attention (qwen2, qwen3; mistral has one for all); empty = the size's"});
   t.add("model.dropout", &c.dropout, {.meaning = "embedding, attention and residual dropout", .min = 0, .max = 0.999});
+  t.add("model.dropout_bits", &c.dropout_bits,
+        {.meaning = "random bits of an element of dropout: 8 are fewer draws, with p rounded to a multiple of 1/256 "
+                    "(other masks than 32; 0.1 becomes 26/256)",
+         .min = 8,
+         .max = 32});
   t.add("model.bias", &c.bias, {.meaning = "biases in linears and layer norms (gpt2)"});
   t.add("model.rope_theta", &c.rope_theta, {.meaning = "rotary base; 0 = the size's", .min = 0});
 
@@ -375,7 +381,13 @@ ModelConfig resolve_model(const RunConfig& c, int64_t data_vocab_size) {
         "served with: lower the former or raise the latter",
         c.sequence_length, c.max_positions);
   if (c.rope_theta > 0) m.rope.theta = c.rope_theta;
-  m.dropout = c.dropout;
+  const std::string fault = dropout_bits_fault(c.dropout, c.dropout_bits);
+  check(fault.empty(), ErrorCode::kInvalidArgument, "model.dropout_bits: {}", fault);
+  check(c.dropout_bits != 8 || c.dropout_masks == "portable", ErrorCode::kInvalidArgument,
+        "model.dropout_bits is 8 and train.dropout_masks {}: masks of a library have bits of their own; leave one at "
+        "its default",
+        c.dropout_masks);
+  m.dropout = c.dropout, m.dropout_bits = c.dropout_bits;
   if (m.architecture == "gpt2") m.bias = Biases::all(c.bias);
   validate(m);
   check_storable(m);

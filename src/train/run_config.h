@@ -26,6 +26,7 @@ struct RunConfig {
   double balance_loss = 0, z_loss = 0;  // of routers
   std::vector<std::string> window;
   double dropout = 0;
+  int64_t dropout_bits = 32;
   double rope_theta = 0;
   bool bias = true;
 

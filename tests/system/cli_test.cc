@@ -287,6 +287,12 @@ TEST_F(Cli, MasksThatADeviceHasNotAreNamed) {
          "attention uses portable masks instead of the library's: a CPU");
   EXPECT_EQ(shell("$OCTET " + train_words("out=b" + words)).err.find("portable masks"), std::string::npos)
       << "no dropout";
+  expect(1, train_words("out=c model.dropout=0.1 model.dropout_bits=16 train.steps=1"),
+         "model.dropout_bits: bits is 16 (want 8 or 32)");
+  expect(1, train_words("out=c model.dropout=0.001 model.dropout_bits=8 train.steps=1"),
+         "dropout of 0.001 with 8 bits is 0 / 256");
+  expect(1, train_words("out=c model.dropout=0.1 model.dropout_bits=8" + words),
+         "model.dropout_bits is 8 and train.dropout_masks library");
 }
 
 TEST_F(Cli, VerboseSaysWhatTheStartOfARunTakes) {

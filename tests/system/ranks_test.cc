@@ -52,7 +52,7 @@ constexpr int64_t kSmallShard = 9000;  // bytes; an embedding has 8192
 
 RunConfig config_of(TempFolder& folder, const char* recipe, const Way& way) {
   RunConfig config = tiny_config(folder, recipe);
-  config.dropout = 0.1;
+  config.dropout = 0.1, config.dropout_bits = std::string(recipe) == "fp32" ? 32 : 8;
   config.global_batch = 4 * config.micro_batch;
   config.threads = 1;
   config.out = folder.file(way.name);
