@@ -74,6 +74,27 @@ TEST(Pack, LogitsKeepTheirLogicalColumns) {
   EXPECT_EQ(program.find_state("head.weight")->type.shape[0], 64);
 }
 
+// What an evaluation makes of logits, beside losses, is made of the logical columns.
+TEST(Pack, MeasuresSeeLogicalColumns) {
+  Program program;
+  Graph graph(GraphRole::kEval);
+  Builder builder(graph);
+  const Value logits = build_logits(builder, tiny::model("llama"),
+                                    {.tokens = tiny::kTokens, .max_segments = 2, .max_length = tiny::kLength});
+  builder.output("likeliest", {builder.emit(Op::kTopLogprobs, {logits}, {{"k", 1}}), 1});
+  program.add_graph(std::move(graph));
+  collect_state(program);
+  ASSERT_TRUE(pad_vocab(program, 32));
+  verify(program);
+  EXPECT_EQ(program.find_state("head.weight")->type.shape[0], 64);
+  const Graph& padded = program.graph("eval");
+  EXPECT_EQ(tiny::count(padded, Op::kSlice), 1);
+  for (const Node& node : padded.nodes()) {
+    if (node.op != Op::kTopLogprobs) continue;
+    EXPECT_EQ(padded.shape(node.inputs[0]).cols(), tiny::kVocab);
+  }
+}
+
 // Heads with a bias are padded on a target that fuses products with their biases, in every graph alike.
 TEST(Pack, FusionLeavesHeadsToPadding) {
   for (const char* recipe : {"fp32", "bf16", "fp8-current"}) {

@@ -160,7 +160,8 @@ bool pad_vocab(Program& program, int64_t multiple, bool embeddings) {
   if (paddings.empty()) return false;
   std::vector<Graph> graphs;
   for (const Graph& graph : program.graphs()) {
-    std::optional<Graph> padded = PaddedGraph(graph, paddings, /*slices=*/embeddings).run();
+    const bool slices = embeddings || graph.role() == GraphRole::kEval;  // what measures may look at logits
+    std::optional<Graph> padded = PaddedGraph(graph, paddings, slices).run();
     if (!padded) return false;
     graphs.push_back(std::move(*padded));
   }
