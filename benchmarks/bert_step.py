@@ -49,6 +49,7 @@ def main():
     parser.add_argument("work", type=pathlib.Path)
     parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("--recipes", type=str.split, default=["fp8-current", "bf16"])
+    parser.add_argument("--settings", type=str.split, default=[], help="more of octet train, such as model.dropout_bits=8")
     parser.add_argument("--json", type=pathlib.Path, default="bert.json")
     options = parser.parse_args()
     work, rows = options.work, []
@@ -58,7 +59,7 @@ def main():
         out = work / recipe
         run(options.octet, "train", "workload=bert", "model.size=bert-large", "model.vocab_size=30522", f"data.train={work / 'set'}",
             f"train.micro_batch={ROWS}", f"train.global_batch={ROWS}", f"train.steps={STEPS}", f"precision.recipe={recipe}",
-            "train.device=cuda", "eval.interval=0", "checkpoint.interval=0", "log.interval=1", f"out={out}")
+            "train.device=cuda", "eval.interval=0", "checkpoint.interval=0", "log.interval=1", f"out={out}", *options.settings)
         steps = [row for row in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if row.get("kind") == "step"][SKIP:]
         middle = {key: statistics.median(row[key] for row in steps) for key in ("seconds", "sequences_per_second", "data_seconds", "sequences")}
         rows.append({"recipe": recipe, "step_ms": 1000 * middle["seconds"], "sequences_per_second": middle["sequences_per_second"],

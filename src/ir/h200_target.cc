@@ -82,6 +82,8 @@ Target h200_target() {
                          .fp8_block = 980e12,
                          .attention_forward = 590e12,
                          .attention_backward = 475e12,
+                         .dropout_forward = 141e12,
+                         .dropout_backward = 113e12,
                          .bytes_per_second = 3.9e12,
                          .kernel_seconds = 1e-6,
                          .beside = 0.3,

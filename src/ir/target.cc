@@ -45,6 +45,10 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("step_fp8_block_flops", step.fp8_block);
   fn("step_attention_forward_flops", step.attention_forward);
   fn("step_attention_backward_flops", step.attention_backward);
+  fn("step_dropout_forward_flops", step.dropout_forward);
+  fn("step_dropout_backward_flops", step.dropout_backward);
+  fn("step_byte_dropout_forward_flops", step.byte_dropout_forward);
+  fn("step_byte_dropout_backward_flops", step.byte_dropout_backward);
   fn("step_bytes_per_second", step.bytes_per_second);
   fn("step_kernel_seconds", step.kernel_seconds);
   fn("step_beside", step.beside);

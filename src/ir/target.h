@@ -35,10 +35,12 @@ struct IntegerProduct {
 struct StepRates {
   double bf16 = 0, fp8 = 0, fp8_block = 0;               // FLOP/s of large products
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of wide heads and long sequences, causal
-  double bytes_per_second = 0;                           // of nodes that are bound by memory
-  double kernel_seconds = 0;                             // between the end of a kernel and the work of the next
-  double beside = 0;        // of the time that a collective passes beside kernels, what these lose
-  double step_seconds = 0;  // of a step's start and end, beside its kernels
+  // Of attention with dropout, by words and by bytes, heads of 128; 0: as without.
+  double dropout_forward = 0, dropout_backward = 0, byte_dropout_forward = 0, byte_dropout_backward = 0;
+  double bytes_per_second = 0;  // of nodes that are bound by memory
+  double kernel_seconds = 0;    // between the end of a kernel and the work of the next
+  double beside = 0;            // of the time that a collective passes beside kernels, what these lose
+  double step_seconds = 0;      // of a step's start and end, beside its kernels
   bool known() const {
     return bf16 > 0 && fp8 > 0 && fp8_block > 0 && attention_forward > 0 && attention_backward > 0 &&
            bytes_per_second > 0;

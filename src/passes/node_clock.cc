@@ -29,11 +29,18 @@ double attention_rate(const Graph& graph, const Node& node, const StepRates& ste
   constexpr double kWide = 128, kShort = 900, kNarrow = 0.25;
   const Shape& q = graph.shape(node.inputs[0]);
   const auto dim = static_cast<double>(node.attr<int64_t>("head_dim"));
+  const bool forward = node.op == Op::kAttention;
+  if (node.attr<double>("dropout") > 0 && !node.attr<bool>("library_mask")) {  // drawing takes the time: by elements
+    const bool bytes = node.attr<int64_t>("bits") == 8;
+    const double rate = forward ? (bytes ? step.byte_dropout_forward : step.dropout_forward)
+                                : (bytes ? step.byte_dropout_backward : step.dropout_backward);
+    if (rate > 0) return rate * std::min(1.0, dim / kWide);
+  }
   int64_t length = node.attr<int64_t>("equal_length");
   if (length <= 0) length = node.attr<int64_t>("max_length");
   const auto keys = static_cast<double>(length > 0 ? std::min(length, q[0]) : q[0]);
-  return (node.op == Op::kAttention ? step.attention_forward : step.attention_backward) *
-         std::min(1.0, std::pow(dim / kWide, kNarrow)) * keys / (keys + kShort);
+  return (forward ? step.attention_forward : step.attention_backward) * std::min(1.0, std::pow(dim / kWide, kNarrow)) *
+         keys / (keys + kShort);
 }
 
 }  // namespace

@@ -50,6 +50,24 @@ TEST(NodeClock, AttentionIsSlowerWithShortSequencesAndNarrowHeads) {
   EXPECT_LT(rate(8192, 32, 128), target.step.attention_forward);
 }
 
+// Drawing takes as long for a narrow head as for a wide one.
+TEST(NodeClock, DropoutSlowsAttentionDown) {
+  Target target = h200_target();
+  target.step.byte_dropout_forward = 2 * target.step.dropout_forward;
+  const auto seconds = [&](double dropout, int64_t bits, int64_t dim) {
+    Graph graph;
+    Builder b(graph);
+    const Value x = b.input("x", {DType::kBF16, {4096, 16 * dim}});
+    AttentionOptions options{.heads = 16, .kv_heads = 16, .head_dim = dim, .max_length = 512};
+    options.dropout = dropout, options.dropout_bits = bits;
+    b.output("y", b.attention(x, x, x, b.segments(8), options).out);
+    return seconds_of_kind(graph, WorkKind::kAttention, target);
+  };
+  EXPECT_GT(seconds(0.1, 32, 128), 1.5 * seconds(0, 32, 128));
+  EXPECT_NEAR(seconds(0.1, 32, 128), seconds(0.1, 32, 64), 2e-6);
+  EXPECT_NEAR(seconds(0.1, 32, 128), 2 * seconds(0.1, 8, 128), 3e-6);
+}
+
 TEST(NodeClock, FasterDevicesTakeNoLonger) {
   const Graph graph = attention_and_product(4096, 16, 128, DType::kBF16);
   const double before = graph_seconds(graph, h200_target()).all();
