@@ -253,24 +253,13 @@ TEST(LayoutRules, PartsJoinToTheWhole) {
   for (const OpInfo& info : all_ops()) {
     const OpFacts& facts = op_facts(info.op);
     if (info.max_inputs == 0 || facts.collective || info.op == Op::kFusion) continue;
-    const bool whole = std::set{Op::kTrustRatio,
-                                Op::kClipFactor,
-                                Op::kComputeScale,
-                                Op::kUpdateScales,
-                                Op::kTensorStats,
-                                Op::kSelectTokenIds,
-                                Op::kAdjustLogits,
-                                Op::kSample,
-                                Op::kTopLogprobs,
-                                Op::kSegmentMean,
-                                Op::kTopK,
-                                Op::kGroupRows,
-                                Op::kDispatchRows,
-                                Op::kCombineRows,
-                                Op::kCombineRowsGrad,
-                                Op::kGroupedMatmulWgrad,
-                                Op::kScaledGroupedMatmul}
-                           .contains(info.op);
+    const bool whole =
+        std::set{Op::kTrustRatio,         Op::kClipFactor,         Op::kComputeScale, Op::kUpdateScales,
+                 Op::kTensorStats,        Op::kSelectTokenIds,     Op::kAdjustLogits, Op::kSample,
+                 Op::kTopLogprobs,        Op::kSegmentMean,        Op::kTopK,         Op::kCoalesceRows,
+                 Op::kGroupRows,          Op::kDispatchRows,       Op::kCombineRows,  Op::kCombineRowsGrad,
+                 Op::kGroupedMatmulWgrad, Op::kScaledGroupedMatmul}
+            .contains(info.op);
     EXPECT_EQ(tallies[info.op].evaluated == 0, whole) << info.name << ": " << tallies[info.op].accepted << " accepted";
   }
 }

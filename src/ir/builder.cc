@@ -49,11 +49,23 @@ Value Builder::param(const std::string& name, Shape shape, ParamOptions options)
   Attrs attrs = {{"init", kInitNames[static_cast<size_t>(options.init)]},
                  {"split", kSplitNames[static_cast<size_t>(options.split)]}};
   if (options.init == Init::kNormal) attrs.set("std", options.std);
+  if (options.rows) attrs.set("update", "rows");
   return add_leaf(graph_, Op::kParam, path(name), {DType::kF32, std::move(shape)}, std::move(attrs), phase_);
 }
 
 Value Builder::state(const std::string& name, TensorType type) {
   return add_leaf(graph_, Op::kState, name, std::move(type), {}, phase_);
+}
+
+Value Builder::statistic(const std::string& name, Shape shape, double rate, double initial) {
+  return add_leaf(graph_, Op::kState, path(name), {DType::kF32, std::move(shape)},
+                  {{"rate", rate}, {"initial", initial}}, phase_);
+}
+
+void Builder::blend(Value statistic, Value sum, Value count) {
+  const std::string name = graph_.node(statistic).name;
+  output(kStatisticPrefix + name, sum);
+  output(kStatisticCountPrefix + name, count.exists() ? count : constant(1));
 }
 
 Value Builder::constant(double value, Shape shape, DType dtype) {

@@ -21,6 +21,7 @@ struct ParamOptions {
   Init init = Init::kNormal;
   double std = 0.02;  // of kNormal
   Split split = Split::kNone;
+  bool rows = false;  // of a table that lookups alone read: its gradient is the rows that a step looks up
 };
 
 struct LinearOptions {
@@ -57,6 +58,9 @@ struct AttentionOptions {
   double alibi_scale = 1;  // times the biases, which join the scaled scores
 };
 
+// Outputs of a training graph that Builder::blend makes: what a statistic NAME is blended with, and its count.
+inline constexpr const char *kStatisticPrefix = "statistic.", *kStatisticCountPrefix = "statistic_count.";
+
 class Builder {
  public:
   explicit Builder(Graph& graph) : graph_(graph) {}
@@ -86,6 +90,12 @@ class Builder {
   Value input(const std::string& name, TensorType type, Attrs attrs = {});
   Value param(const std::string& name, Shape shape, ParamOptions options = {});
   Value state(const std::string& name, TensorType type);
+  // A state f32 that no gradient changes and checkpoints hold, "running mean": after each step whose gradients are
+  // finite it is nearer, by `rate`, to the mean that blend() makes in graphs of role kTrain.
+  Value statistic(const std::string& name, Shape shape, double rate, double initial = 0);
+  // The mean is `sum` by `count` f32[1], each added up over a step's micro-batches and ranks; without a count the mean
+  // over these of `sum`. A count of 0 changes nothing.
+  void blend(Value statistic, Value sum, Value count = {});
   Value constant(double value, Shape shape = {1}, DType dtype = DType::kF32);
 
   // An int32 of every token.

@@ -39,6 +39,9 @@ class GradientContext {
   virtual Value gradient(int result) const = 0;              // dL/d result, or none
   virtual bool wants(int input) const = 0;                   // false: no trainable leaf behind this input
   virtual void add_gradient(int input, Value gradient) = 0;  // summed when called more than once
+  // Of a table whose gradient is rows (Update::kRows) in the place of that: `rows` [T, H] of the table's rows `ids`.
+  virtual bool takes_rows(int) const { return false; }
+  virtual void add_gradient_rows(int, Value, Value) {}
 };
 
 // The arrange rule's view of one node of a sharded graph: its operands as they lie, and ways to bring them where the op

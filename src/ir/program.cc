@@ -9,10 +9,11 @@
 
 namespace octet {
 const char* state_role_name(StateRole role) {
-  constexpr const char* kNames[] = {"master",  "compute",  "codes",       "scale_inv",        "zero",
-                                    "columns", "scale",    "amax",        "amax_history",     "gradient",
-                                    "moment",  "kv_cache", "cache_scale", "cache_scale_inv",  "buffer",
-                                    "saved",   "transfer", "magnitudes",  "magnitude_scales", "magnitude_offsets"};
+  constexpr const char* kNames[] = {"master",   "compute",  "codes",       "scale_inv",        "zero",
+                                    "columns",  "scale",    "amax",        "amax_history",     "gradient",
+                                    "moment",   "kv_cache", "cache_scale", "cache_scale_inv",  "buffer",
+                                    "saved",    "transfer", "magnitudes",  "magnitude_scales", "magnitude_offsets",
+                                    "statistic"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -27,6 +28,7 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
   };
   switch (role) {
     case StateRole::kMaster:
+    case StateRole::kStatistic:
     case StateRole::kBuffer:
     case StateRole::kSaved: return param;
     case StateRole::kTransfer: return "peer." + param;
@@ -38,7 +40,7 @@ std::string state_name(StateRole role, const std::string& param, int32_t index, 
     case StateRole::kScale: return "scale." + param;
     case StateRole::kAmax: return "amax." + param;
     case StateRole::kAmaxHistory: return "amax_history." + param;
-    case StateRole::kGradient: return "grad." + param;
+    case StateRole::kGradient: return (index == kGradientIds ? "grad_ids." : "grad.") + param;
     case StateRole::kMoment: return fmt::format("moment{}.{}", index, param);
     case StateRole::kKvCache: return cache("");
     case StateRole::kCacheScale: return cache("_scale");
@@ -121,22 +123,32 @@ Layout layout_in(GraphRole role, const Layout& state) {
   return seen;
 }
 
+Layout layout_in(GraphRole role, const StateEntry& state) {
+  return is_row_gradient(state) && runs_per_micro_batch(role) ? Layout() : layout_in(role, state.layout);
+}
+
 Value declare_state(Program& program, Builder& builder, StateEntry entry) {
   const StateEntry& declared = program.add_state(std::move(entry));
   return builder.state(declared.name, declared.type);
 }
 
 void collect_state(Program& program) {
-  auto add = [&](const std::string& name, const TensorType& type, StateRole role, bool frozen = false) {
-    if (program.find_state(name) != nullptr) return;
-    program.add_state({.name = name, .type = type, .role = role, .update = frozen ? Update::kNone : Update::kDense});
+  auto add = [&](StateEntry entry) {
+    if (program.find_state(entry.name) == nullptr) program.add_state(std::move(entry));
   };
   for (const Graph& graph : program.graphs()) {
     for (const Node& node : graph.nodes()) {
-      if (node.op == Op::kParam) add(node.name, node.results[0], StateRole::kMaster, is_frozen(node));
-      if (node.op == Op::kState) add(node.name, node.results[0], StateRole::kBuffer);
+      if (node.op == Op::kParam) add({.name = node.name, .type = node.results[0], .update = update_of(node)});
+      if (node.op == Op::kState && node.attrs.has("rate"))
+        add({.name = node.name,
+             .type = node.results[0],
+             .role = StateRole::kStatistic,
+             .param = node.name,
+             .initial = node.attr<double>("initial")});
+      if (node.op == Op::kState) add({.name = node.name, .type = node.results[0], .role = StateRole::kBuffer});
     }
-    for (const NamedValue& update : graph.updates()) add(update.name, graph.type(update.value), StateRole::kBuffer);
+    for (const NamedValue& update : graph.updates())
+      add({.name = update.name, .type = graph.type(update.value), .role = StateRole::kBuffer});
   }
 }
 
@@ -146,7 +158,8 @@ std::vector<LogicalState> logical_states(const Program& program) {
   for (const StateEntry& entry : program.states()) {
     const bool codes = entry.role >= StateRole::kCodes && entry.role <= StateRole::kColumns;
     const bool copy = entry.role == StateRole::kCompute || (codes && training && entry.update != Update::kNone);
-    const bool passing = entry.role >= StateRole::kBuffer && !is_of_nf4(entry.role);
+    const bool passing =
+        entry.role >= StateRole::kBuffer && !is_of_nf4(entry.role) && entry.role != StateRole::kStatistic;
     if (copy || entry.role == StateRole::kKvCache || passing) continue;
     const auto add = [&](const Placement& at) {
       const TensorType type{entry.type.dtype, at.shape};
@@ -189,7 +202,10 @@ const Node* find_leaf(const Program& program, const std::string& state) {
   return nullptr;
 }
 
-bool is_frozen(const Node& leaf) { return leaf.attr<std::string>("update") == "none"; }
+Update update_of(const Node& leaf) {
+  const std::string& update = leaf.attr<std::string>("update");
+  return update == "none" ? Update::kNone : update == "rows" ? Update::kRows : Update::kDense;
+}
 
 bool is_training(const Program& program) {
   return program.find_graph(GraphRole::kApply) != nullptr ||

@@ -29,7 +29,7 @@ enum class StateRole : uint8_t {
   kScale,          // delayed or static scale of an activation or gradient
   kAmax,           // of a step so far
   kAmaxHistory,    // of the steps before
-  kGradient,       // sum over a step's micro-batches
+  kGradient,       // sum over a step's micro-batches; index: a GradientPart
   kMoment,         // of the optimiser; index 0, 1 ...
   kKvCache,        // of an attention; index: a CacheSide
   kCacheScale,     // of an FP8 cache: rows are multiplied by it when they are stored
@@ -40,6 +40,7 @@ enum class StateRole : uint8_t {
   kMagnitudes,     // of codes in NF4 (ir/nf4.h): i8 codes of their blocks' magnitudes,
   kMagnitudeScales,   // the scales of these
   kMagnitudeOffsets,  // and what is added to them
+  kStatistic,  // no parameter and saved all the same, changed by apply alone: a running mean. Its param is itself
 };
 const char* state_role_name(StateRole role);
 
@@ -47,10 +48,15 @@ enum CodesForm : int32_t { kPlainCodes = 0, kTransposedCodes = 1, kBlockCodes = 
 // The last two: of an int8 cache, scale_inv of every slot and kv head.
 enum CacheSide : int32_t { kKeys, kValues, kKeyScales, kValueScales };
 
+// Of a table whose gradient is rows: these, and the row of the table that each is a gradient of, distinct and
+// ascending; -1 behind the last.
+enum GradientPart : int32_t { kGradientRows = 0, kGradientIds = 1 };
+
 // How training changes a parameter.
 enum class Update : uint8_t {
   kDense,  // by a gradient of its shape
   kNone,   // not at all: it is frozen. No gradient, moment, master or checkpoint; a base's folder fills it
+  kRows,   // by the rows that a step looks up: the others stay, and so do their moments. Every rank has all of it
 };
 
 struct StateEntry {
@@ -60,7 +66,7 @@ struct StateEntry {
   StateRole role = StateRole::kMaster;
   std::string param;                       // the parameter, activation or attention it belongs to; of a master its name
   int32_t index = 0;                       // among those of this role
-  Update update = Update::kDense;          // of a master, or of codes that stand for one
+  Update update = Update::kDense;          // of a master, of codes that stand for one, of a gradient of rows
   double initial = 0;                      // fill value of a fresh run (scales start at 1)
   int32_t slots = 1;                       // copies of it, of which a run reads and writes one; 0: of another stage
   std::vector<Placement> placements = {};  // the logical tensors in it where it is not just its own one
@@ -105,17 +111,22 @@ class Program {
 };
 
 // The layout of a state as a graph of this role sees it. One of a micro-batch adds (or maximises) what it makes into a
-// state that is pending over dp: the parts there are those of other micro-batches.
+// state that is pending over dp: the parts there are those of other micro-batches. So are other ranks' parts of a
+// gradient of rows, whose lists lie one behind the other.
 Layout layout_in(GraphRole role, const Layout& state);
+Layout layout_in(GraphRole role, const StateEntry& state);
 
 // Of a frozen parameter in NF4: all but its codes.
-inline bool is_of_nf4(StateRole role) { return role >= StateRole::kMagnitudes; }
+inline bool is_of_nf4(StateRole role) { return role >= StateRole::kMagnitudes && role <= StateRole::kMagnitudeOffsets; }
+inline bool is_row_gradient(const StateEntry& entry) {
+  return entry.role == StateRole::kGradient && entry.update == Update::kRows;
+}
 
 // Adds the entry and returns its leaf in the builder's graph.
 Value declare_state(Program& program, Builder& builder, StateEntry entry);
 
 // Gives every param and state leaf and every update of the graphs an entry where none exists yet: kMaster for params,
-// kBuffer for the rest. Makers declare what is something else.
+// kStatistic for states with a rate, kBuffer for the rest. Makers declare what is something else.
 void collect_state(Program& program);
 
 // The most slots of a state that the graph reads or updates: it runs on one of them.
@@ -124,8 +135,9 @@ int32_t slots_of(const Program& program, const Graph& graph);
 // The param or state leaf of an entry in the first graph that has one: its attrs say how the entry is filled.
 const Node* find_leaf(const Program& program, const std::string& state);
 
-// A frozen parameter's, by attribute update.
-bool is_frozen(const Node& leaf);
+// By attribute update of a parameter's leaf.
+Update update_of(const Node& leaf);
+inline bool is_frozen(const Node& leaf) { return update_of(leaf) == Update::kNone; }
 
 // Whether the program updates parameters.
 bool is_training(const Program& program);
@@ -151,7 +163,7 @@ LogicalState find_logical_state(const Program& program, const std::string& param
 // What a training checkpoint holds.
 inline bool is_scale(StateRole role) { return role == StateRole::kScale || role == StateRole::kAmaxHistory; }
 inline bool is_saved(StateRole role) {
-  return role == StateRole::kMaster || role == StateRole::kMoment || is_scale(role);
+  return role == StateRole::kMaster || role == StateRole::kMoment || role == StateRole::kStatistic || is_scale(role);
 }
 
 }  // namespace octet

@@ -296,13 +296,15 @@ class Parser {
     size_t type_begin = in_.position();
     entry.type = type(entry.layout);
     check_dims(entry.type.shape, type_begin);
-    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kMagnitudeOffsets, state_role_name);
+    if (in_.accept_word("role")) entry.role = one_of("a state's role", StateRole::kStatistic, state_role_name);
     if (in_.accept_word("index")) entry.index = static_cast<int32_t>(bounded("an index", INT32_MAX));
     if (in_.accept_word("of")) entry.param = name();
     if (in_.accept_word("update")) {
       const size_t at = in_.position();
-      if (!in_.accept_word("none")) in_.fail_at(at, "expected none: of other states nothing is written");
-      entry.update = Update::kNone;
+      const bool rows = in_.accept_word("rows");
+      if (!rows && !in_.accept_word("none"))
+        in_.fail_at(at, "expected none or rows: of other states nothing is written");
+      entry.update = rows ? Update::kRows : Update::kNone;
     }
     if (in_.accept_word("slots")) entry.slots = static_cast<int32_t>(bounded("slots", INT32_MAX));
     while (in_.accept_word("holds")) entry.placements.push_back(placement());

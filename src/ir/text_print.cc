@@ -132,7 +132,7 @@ std::string print(const Program& program) {
     out += fmt::format(" role {}", state_role_name(entry.role));
     if (entry.index != 0) out += fmt::format(" index {}", entry.index);
     if (!entry.param.empty()) out += " of " + name_text(entry.param);
-    if (entry.update == Update::kNone) out += " update none";
+    if (entry.update != Update::kDense) out += entry.update == Update::kNone ? " update none" : " update rows";
     if (entry.slots != 1) out += fmt::format(" slots {}", entry.slots);
     for (const Placement& placement : entry.placements) out += placement_text(placement);
     if (entry.initial != 0 || std::signbit(entry.initial)) out += " initial " + AttrText()(entry.initial);

@@ -165,7 +165,7 @@ void check_state(const Program& program, const Graph& graph, const std::string& 
         name);
   check(entry->type == type, ErrorCode::kInternal, "program {}: graph {} has {} as {}, the state table as {}",
         program.name, graph.name(), name, to_string(type), to_string(entry->type));
-  const Layout layout = layout_in(graph.role(), entry->layout);
+  const Layout layout = layout_in(graph.role(), *entry);
   check(graph.mesh().ranks() == 1 || graph.layout(value) == layout, ErrorCode::kInternal,
         "program {}: graph {} has {} as {}, the state table as {}", program.name, graph.name(), name,
         print(type, graph.layout(value)), print(type, layout));

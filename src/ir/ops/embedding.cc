@@ -75,7 +75,23 @@ void arrange_embedding_grad(LayoutRequest& request) {
   node.attrs.set("rows", node.attr<int64_t>("rows") / request.graph().mesh().parts(over));
 }
 
+Types coalesce_rows_type(const Graph& graph, const Node& node) {
+  const int64_t tokens = require_ids(graph, node);
+  require_matrix(graph, node, 1);
+  const Shape& rows = input_shape(graph, node, 1);
+  require(rows[0] == tokens, node, "rows are {} for {} ids", rows, tokens);
+  const int64_t capacity = node.attr<int64_t>("capacity");
+  Types types = {{DType::kI32, {capacity}}, f32({capacity, rows[1]})};
+  const bool ids = node.operand("c_ids").exists();
+  require(ids == node.operand("c_rows").exists(), node, "c_ids are {} and c_rows {}", ids ? "given" : "absent",
+          ids ? "absent" : "given");
+  require_optional(graph, node, "c_ids", types[0]);
+  require_optional(graph, node, "c_rows", types[1]);
+  return types;
+}
+
 void embedding_gradient(GradientContext& context) {
+  if (context.takes_rows(1)) return context.add_gradient_rows(1, context.input(0), context.gradient(0));
   Attrs attrs = {{"rows", context.graph().shape(context.input(1))[0]}};
   if (const Attr* first = context.node().attrs.find("first")) attrs.set("first", *first);
   context.add_gradient(
@@ -144,6 +160,17 @@ const OpFacts embedding_grad = {
     .addends = {2},
     .linear = 0b100,
     .meaning = "c (or 0) plus dy[t] added to row ids[t]; rows = V"};
+const OpFacts coalesce_rows = {
+    .infer = coalesce_rows_type,
+    .layouts = kWhole,
+    .no_gradient = "is a gradient",
+    .cost = [](const Graph& graph, const Node& node) -> Cost {
+      return {static_cast<double>(input_shape(graph, node, 1).elements()), moved_bytes(graph, node)};
+    },
+    .precision = {ResultPrecision::kUnchanged, ResultPrecision::kFloat32},
+    .meaning =
+        "the distinct ids of c_ids and ids but -1, ascending, then -1; the sums of their rows, c_rows first, then "
+        "in order, 0 of -1; more than capacity are an error"};
 
 const OpFacts rope = {
     .infer = rope_type,

@@ -93,6 +93,13 @@ Types trust_ratio_type(const Graph& graph, const Node& node) {
   return {f32({1})};
 }
 
+Types blend_type(const Graph& graph, const Node& node) {
+  TensorType state = f32(input_shape(graph, node, 0));
+  for (size_t i = 0; i < 2; ++i) require_type(graph, node, i, state);
+  for (const char* scalar : {"count", "finite"}) require_optional(graph, node, scalar, f32({1}));
+  return {std::move(state)};
+}
+
 Types sgd_type(const Graph& graph, const Node& node) {
   const double momentum = node.attr<double>("momentum");
   const bool buffer = node.operand("m").exists();
@@ -168,5 +175,14 @@ const OpFacts trust_ratio = {
     .meaning =
         "p, u = sqrt(params), clip sqrt(updates); rate = lr coefficient p / (u + weight_decay p + eps), lr when p "
         "or u is 0"};
+
+const OpFacts blend = {
+    .infer = blend_type,
+    .layouts = {place_elementwise, arrange_elementwise},
+    .no_gradient = "optimiser",
+    .cost = per_result_element<4>,
+    .precision = {ResultPrecision::kFloat32},
+    .in_place = {0},
+    .meaning = "state + rate (value / count - state), by 1 without count; state where finite or count is 0"};
 
 }  // namespace octet::facts

@@ -288,7 +288,7 @@ const OpFacts select_rows = {.infer = select_rows_type,
                              .gradient = select_rows_gradient,
                              .cost = copy_cost,
                              .cheap_to_recompute = true,
-                             .meaning = "row rows[r] of x; rows outside it are the caller's error"};
+                             .meaning = "row rows[r] of x, zeros for -1; other rows outside it are the caller's error"};
 const OpFacts segment_mean = {.infer = segment_mean_type,
                               .layouts = {place_select_rows, arrange_whole},
                               .no_gradient = "inference only",

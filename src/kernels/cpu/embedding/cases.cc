@@ -1,4 +1,4 @@
-// Cases of the table lookup and its scatter gradient, with repeated ids, and of the middle part of a table.
+// Cases of the table lookup and its gradient, dense and as rows, with repeated ids, and of the middle part of a table.
 #include "kernels/cpu/testing/cases.h"
 
 namespace octet::cpu {
@@ -45,6 +45,26 @@ std::vector<Case> embedding_cases() {
                      .tolerance = sums,
                      .large = s.large});
   }
+  const auto coalesce = [&](const std::string& name, std::vector<CaseInput> inputs, int64_t capacity,
+                            bool large = false) {
+    cases.push_back({.op = Op::kCoalesceRows,
+                     .name = name,
+                     .inputs = std::move(inputs),
+                     .attrs = {{"capacity", capacity}},
+                     .tolerance = accumulated(64),
+                     .large = large});
+  };
+  const DType i = DType::kI32;
+  coalesce("distinct", {given(i, {3}, {7, 0, 4}), x({3, 5})}, 3);
+  coalesce("none", {given(i, {2}, {-1, -1}), x({2, 3})}, 4);
+  coalesce("unused_ids", {given(i, {6}, {5, -1, 5, 2, -1, 2}), x({6, 1})}, 4);
+  coalesce("repeated", {integers(i, {200}, -1, 40), x({200, 67})}, 40);
+  coalesce("of_before",
+           {given(i, {4}, {9, 1, 3, 1}), x({4, 33}), given(i, {5}, {1, 2, 9, -1, -1}), normal(DType::kF32, {5, 33})},
+           5);
+  coalesce("many_before",
+           {integers(i, {300}, 0, 50), x({300, 130}), integers(i, {90}, -1, 50), normal(DType::kF32, {90, 130})}, 90);
+  coalesce("8192_of_50257", {integers(i, {8192}, 0, 50257), x({8192, 768})}, 8192, true);
   return cases;
 }
 

@@ -1,6 +1,10 @@
-// Table lookup and its gradient. An id outside the table is an error.
-#include "kernels/cpu/reference.h"
+// Table lookup and its gradient, dense and as rows. An id outside the table is an error.
+#include <algorithm>
+#include <map>
+
 #include "kernels/common/parts.h"
+#include "kernels/cpu/embedding/capacity.h"
+#include "kernels/cpu/reference.h"
 
 namespace octet::cpu::reference {
 namespace {
@@ -30,6 +34,29 @@ void embedding_grad(const Node& node, RefInputs in, RefResults out) {
   for (int64_t t = 0; t < in[0]->size(); ++t) {
     const int64_t row = checked_row(node, in, t, out[0].rows());
     for (int64_t c = 0; row >= 0 && c < out[0].cols(); ++c) out[0].row(row)[c] += in[1]->row(t)[c];
+  }
+}
+
+// Sums of rows by id, c's first.
+void coalesce_rows(const Node& node, RefInputs in, RefResults out) {
+  std::map<int64_t, std::vector<double>> sums;
+  const auto add = [&](const RefTensor& ids, const RefTensor& rows) {
+    for (int64_t t = 0; t < ids.size(); ++t) {
+      const int64_t id = integer(&ids, t);
+      if (id == -1) continue;
+      check(id >= 0, ErrorCode::kInvalidArgument, "coalesce_rows \"{}\": id {} of row {}", node.name, id, t);
+      auto& sum = sums.try_emplace(id, static_cast<size_t>(rows.cols())).first->second;
+      for (size_t c = 0; c < sum.size(); ++c) sum[c] += rows.row(t)[c];
+    }
+  };
+  if (present(in, 2)) add(*in[2], *in[3]);
+  add(*in[0], *in[1]);
+  check_capacity(node.name, std::ssize(sums), out[0].size());
+  std::ranges::fill(out[0].values, -1);
+  int64_t row = 0;
+  for (const auto& [id, sum] : sums) {
+    out[0][row] = static_cast<double>(id);
+    std::ranges::copy(sum, out[1].row(row++));
   }
 }
 

@@ -123,6 +123,29 @@ std::vector<Case> optimiser_cases() {
   clip("zero", 0, 1.0);
   clip("nan", nan, 1.0);
   clip("infinite", inf, 1.0);
+  const auto blend = [&](const std::string& name, Shape shape, double rate, std::vector<CaseInput> scalars) {
+    std::vector<CaseInput> inputs = {normal(f, shape), normal(f, shape)};
+    inputs.insert(inputs.end(), scalars.begin(), scalars.end());
+    cases.push_back({.op = Op::kBlend,
+                     .name = name,
+                     .inputs = std::move(inputs),
+                     .attrs = {{"rate", rate}},
+                     .tolerance = {1e-6, 3e-7, "float32: a difference up to 8 that may cancel, rounded"},
+                     .dtypes = {f},
+                     .gradient = false});
+  };
+  blend("value", {67}, 0.1, {});
+  blend("mean", {5, 7}, 0.1, {one(12), one(1)});
+  blend("average_820x830", {820, 830}, 0.001, {absent(), one(1)});
+  blend("taken_over", {9}, 1, {one(4)});
+  blend("not_finite_keeps", {3, 11}, 0.1, {one(4), one(0)});
+  blend("no_count_keeps", {40}, 0.1, {one(0), one(1)});
+  cases.push_back({.op = Op::kBlend,
+                   .name = "nan_keeps",
+                   .inputs = {normal(f, {3}), given(f, {3}, {nan, inf, 1}), one(2), one(0)},
+                   .attrs = {{"rate", 0.5}},
+                   .dtypes = {f},
+                   .gradient = false});
   return cases;
 }
 

@@ -224,6 +224,27 @@ BoundKernel bind_trust_ratio(const Graph&, const Node& node) {
   };
 }
 
+// state + rate (value / count - state); the state where finite or count is 0
+BoundKernel bind_blend(const Graph& graph, const Node& node) {
+  const int64_t elements = node.results[0].shape.elements();
+  return [elements, rate = static_cast<float>(node.attr<double>("rate"))](const KernelArgs& args) {
+    const auto scalar = [&](size_t i) {
+      return args.in.size() > i && args.in[i].data != nullptr ? *args.in[i].as<const float>() : 1.0f;
+    };
+    const float count = scalar(2);
+    if (count == 0 || scalar(3) == 0) return copy_tensor(args.in[0], args.out[0]);
+    const float *state = args.in[0].as<const float>(), *value = args.in[1].as<const float>();
+    float* to = args.out[0].as<float>();
+    parallel_for(elements, kGrain, [&](int64_t begin, int64_t end) {
+      simd::for_lanes(end - begin, [&](int64_t at, auto lanes) {
+        const Floats old = simd::load(state + begin + at, lanes);
+        const Floats difference = simd::load(value + begin + at, lanes) / count - old;
+        simd::store(to + begin + at, simd::fma(difference, rate, old), lanes);
+      });
+    });
+  };
+}
+
 }  // namespace
 
 std::vector<KernelEntry> optimiser_kernels() {
@@ -232,7 +253,8 @@ std::vector<KernelEntry> optimiser_kernels() {
           {Op::kAdamw, "adamw_f32", bind_adamw},
           {Op::kSgd, "sgd_f32", bind_sgd<false>},
           {Op::kAdamDirection, "adam_direction_f32", bind_adam_direction},
-          {Op::kTrustRatio, "trust_ratio", bind_trust_ratio}};
+          {Op::kTrustRatio, "trust_ratio", bind_trust_ratio},
+          {Op::kBlend, "blend_f32", bind_blend}};
 }
 
 }  // namespace octet::cpu

@@ -104,4 +104,13 @@ void trust_ratio(const Node& node, RefInputs in, RefResults out) {
   out[0].values[0] = (*in[2])[0] * (p > 0 && u > 0 ? node.attr<double>("coefficient") * p / below : 1);
 }
 
+// state + rate (value / count - state); the state where finite or count is 0
+void blend(const Node& node, RefInputs in, RefResults out) {
+  const double count = present(in, 2) ? (*in[2])[0] : 1, finite = present(in, 3) ? (*in[3])[0] : 1;
+  out[0].values = in[0]->values;
+  if (count == 0 || finite == 0) return;
+  for (size_t i = 0; i < out[0].values.size(); ++i)
+    out[0].values[i] += node.attr<double>("rate") * (in[1]->values[i] / count - in[0]->values[i]);
+}
+
 }  // namespace octet::cpu::reference

@@ -81,6 +81,10 @@ std::vector<Case> shape_cases() {
   cases.push_back(
       {.op = Op::kSelectRows, .name = "repeated", .inputs = {x({6, 9}), given(DType::kI32, {4}, {5, 0, 3, 3})}});
   cases.push_back({.op = Op::kSelectRows,
+                   .name = "none",
+                   .inputs = {x({6, 9}), given(DType::kI32, {4}, {5, -1, 3, -1})},
+                   .gradient = false});
+  cases.push_back({.op = Op::kSelectRows,
                    .name = "512_of_4096x1024",
                    .inputs = {x({4096, 1024}), integers(DType::kI32, {512}, 0, 4096)},
                    .large = true});

@@ -105,8 +105,8 @@ BoundKernel bind_transpose(const Graph& graph, const Node& node) {
   };
 }
 
-// Rows of a table by their numbers: select_rows and embedding, whose operands are the other way round. Of a part of a
-// table, zeros for the rows of other ranks.
+// Rows of a table by their numbers: select_rows and embedding, whose operands are the other way round. Zeros for row -1
+// of select_rows, and of a part of a table for the rows of other ranks.
 template <size_t kTable>
 BoundKernel bind_gather(const Graph& graph, const Node& node) {
   const TensorType& table = graph.type(node.inputs[kTable]);
@@ -117,7 +117,7 @@ BoundKernel bind_gather(const Graph& graph, const Node& node) {
       for (int64_t t = begin; t < end; ++t) {
         const int64_t id = ids[t] - part.first;
         const bool is_here = id >= 0 && id < rows;
-        check(is_here || part.is_part, ErrorCode::kInvalidArgument,
+        check(is_here || part.is_part || (kTable == 0 && id == -1), ErrorCode::kInvalidArgument,
               "{}: id {} of token {} is outside the table's {} rows", op, id, t, rows);
         std::byte* to = mutable_bytes(args.out[0]) + t * width;
         is_here ? std::memcpy(to, bytes(args.in[kTable]) + id * width, static_cast<size_t>(width))

@@ -71,6 +71,7 @@ void reduce(const Node& node, RefInputs in, RefResults out) {
 void select_rows(const Node& node, RefInputs in, RefResults out) {
   for (int64_t i = 0; i < in[1]->size(); ++i) {
     const int64_t row = integer(in[1], i), rows = in[0]->rows();
+    if (row == -1) continue;
     check(row >= 0 && row < rows, ErrorCode::kInvalidArgument, "select_rows \"{}\": row {} of {}", node.name, row,
           rows);
     std::copy_n(in[0]->row(row), in[0]->cols(), out[0].row(i));
