@@ -36,11 +36,13 @@ const char* reader_name(const Node& reader) {
 
 FusionMembers group_from(const UseGraph& uses, NodeId first, int64_t most) {
   const Node& start = uses.node(first);
-  if (!is_optimizer_update(start.op)) return {};
+  // Rows of a table are taken out before their update, and put back behind it.
+  const auto is_whole = [&](const Node& update) { return uses.node(update.inputs[0].node).op != Op::kSelectRows; };
+  if (!is_optimizer_update(start.op) || !is_whole(start)) return {};
   std::vector<FusionMember> members;
   int64_t count = 0;
   for (int32_t i = index(first); i < uses.graph().size() && count < most; ++i) {
-    if (!same_step(uses.graph(), start, uses.node(NodeId{i}))) continue;
+    if (!same_step(uses.graph(), start, uses.node(NodeId{i})) || !is_whole(uses.node(NodeId{i}))) continue;
     members.push_back({NodeId{i}, fmt::format("{}{}", op_name(start.op), count)});
     bool taken[2] = {};  // one cast and one amax of each
     for (NodeId user : uses.users({NodeId{i}, 0})) {

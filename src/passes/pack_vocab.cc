@@ -147,8 +147,9 @@ class PaddedGraph {
 
 bool pad_vocab(Program& program, int64_t multiple, bool embeddings) {
   std::set<std::string> tables = vocab_tables(program, embeddings);
-  for (const StateEntry& entry : program.states())  // scales of groups or tiles lie otherwise
-    if (entry.role == StateRole::kScaleInv && entry.type.shape.rank() == 2) tables.erase(entry.param);
+  for (const StateEntry& entry : program.states())  // scales of groups or tiles lie otherwise; gradients of rows
+    if ((entry.role == StateRole::kScaleInv && entry.type.shape.rank() == 2) || entry.update == Update::kRows)
+      tables.erase(entry.param);
   Paddings paddings;
   for (const StateEntry& entry : program.states()) {
     if (!tables.contains(entry.param)) continue;

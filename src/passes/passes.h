@@ -11,14 +11,27 @@ namespace octet {
 // feeds 1 / valid tokens of the whole step), and for every param P the update "grad.P" (a kGradient state, f32, the
 // param's shape) is made. Program-level: a graph "accumulate" is a copy of "train" whose updates add to grad.P, with
 // the addition folded into the wgrad matmul's or embedding_grad's c operand where it is one.
-// State "loss_sum" f32[1] gets the loss in "train", and in "accumulate" the loss is added to it; so do "sum.NAME" of
-// other outputs f32[1] of "train" (metrics of a step).
-// Every linear's GEMMs carry attrs gemm="<linear name>" and role = fprop | dgrad | wgrad.
+// Of a table with update = rows, which only lookups may read, the updates are "grad.P" f32[C, H] and "grad_ids.P"
+// i32[C]: the rows that a step's micro-batches looked up, each once (coalesce_rows), C = gradient_rows(). Outputs of
+// Builder::blend become the updates "sum.statistic.NAME" and "sum.statistic_count.NAME", added up likewise. State
+// "loss_sum" f32[1] gets the loss in "train", and in "accumulate" the loss is added to it; so do "sum.NAME" of other
+// outputs f32[1] of "train" (metrics of a step). Every linear's GEMMs carry attrs gemm="<linear name>" and role = fprop
+// | dgrad | wgrad.
 //
 // Steps: differentiate; fold_sums, which makes those additions parts of the products.
 inline constexpr const char *kLossSum = "loss_sum", *kSumPrefix = "sum.";
 std::string sum_state(const std::string& output);
-std::vector<std::string> summed_outputs(const Graph& train);  // "loss", then the others
+std::vector<std::string> summed_outputs(const Graph& train);     // "loss", then the others
+std::vector<std::string> statistic_outputs(const Graph& train);  // those of Builder::blend, of any shape
+// The most rows of a table that a step of all data ranks looks up, at most those that it has. Throws kUnsupported where
+// something other than lookups reads the table.
+int64_t gradient_rows(const Graph& train, const Node& table, int64_t micro_batches);
+// Declares what a parameter's gradient is kept in.
+void add_gradient_states(Program& program, const Graph& train, const Node& param, int64_t micro_batches);
+// Of all data ranks in a step.
+inline int64_t micro_batches_of(const Parallel& parallel) {
+  return int64_t{parallel.micro_batches} * parallel.mesh[Axis::kData];
+}
 
 bool autodiff(Program& program, const CompileOptions& options);
 std::span<const Step> autodiff_steps();

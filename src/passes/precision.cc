@@ -104,6 +104,7 @@ class PreciseGraph {
   void map_param(Value value) {
     if (!value.exists() || old_.node(value).op != Op::kParam) return;
     const Node& param = old_.node(value);
+    if (is_of_rows(value)) return rewriter_.set(value, param_leaf(rewriter_.graph(), param));
     if (is_nf4(param)) {
       const auto [found, added] = from_nf4_.try_emplace({param.name, phase_});
       if (added) found->second = weights_.from_nf4(builder_, param, tensor_ranks_);
@@ -111,6 +112,12 @@ class PreciseGraph {
     }
     if (rewriter_.is_mapped(value)) return;
     rewriter_.set(value, weights_.compute(builder_, old_.node(value)));
+  }
+
+  // A table whose gradient is rows has no copy, which would be made of all of it: what is looked up is rounded.
+  bool is_of_rows(Value value) const {
+    return value.exists() && old_.node(value).op == Op::kParam &&
+           program_.find_state(old_.node(value).name)->update == Update::kRows;
   }
 
   // A float operand in `dtype`; the cast is made once per value.
@@ -151,7 +158,9 @@ class PreciseGraph {
     }
     if (is_norm_grad(node.op))  // dy has the type of x, also where a router's float32 product adds to it
       copy.inputs.back() = as(node.inputs.back(), rewriter_.graph().dtype(copy.inputs[0]));
-    rewriter_.replace(id, std::move(copy));
+    const bool of_rows = std::ranges::any_of(node.inputs, [&](Value input) { return is_of_rows(input); });
+    const NodeId made = rewriter_.replace(id, std::move(copy));
+    if (of_rows && recipe_.compute != DType::kF32) rewriter_.set({id, 0}, builder_.cast({made, 0}, recipe_.compute));
   }
 
   // A product keeps float32 where a float32 state is made from it (weight gradients), else the compute type.

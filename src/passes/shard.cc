@@ -33,7 +33,10 @@ bool shard(Program& program, const CompileOptions& options) {
   if (const int64_t multiple = options.target.vocab_multiple * tp; multiple > 1)
     pad_vocab(program, multiple, /*embeddings=*/tp > 1);
   const StateLayouts states(program, parallel);
-  for (StateEntry& entry : program.states()) entry.layout = states.of(program, entry);
+  for (StateEntry& entry : program.states()) {
+    entry.layout = states.of(program, entry);
+    if (is_row_gradient(entry)) entry.type.shape[0] *= parallel.mesh[Axis::kData];  // a list of each data rank
+  }
   // Graphs of the first micro-batch write gradients and say how they lie.
   std::vector<size_t> order;
   for (size_t i = 0; i < program.graphs().size(); ++i) order.push_back(i);

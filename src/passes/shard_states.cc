@@ -134,11 +134,12 @@ StateLayouts::StateLayouts(const Program& program, const Parallel& parallel) : p
             shape[dim], fmt::join(divisors(shape[dim]), ", "));
       layout = layout.cut(dim, {Axis::kTensor});
     }
+    if (entry.update == Update::kRows) layout = {};
     weights_[entry.param] = layout;
     int64_t local = shape[0] / (rows && !layout.cuts.empty() ? tp : 1);
     for (Axis axis : kReplicas.list()) {
       const int64_t parts = parallel.mesh[axis];
-      if (parallel.level == ShardLevel::kNone || parts == 1 || shape.rank() == 1 ||
+      if (parallel.level == ShardLevel::kNone || parts == 1 || shape.rank() == 1 || entry.update == Update::kRows ||
           local % (parts * rows_of_scale(program, entry)) != 0)
         continue;
       layout = layout.cut(0, {axis});
@@ -160,6 +161,8 @@ Layout StateLayouts::of(const Program& program, const StateEntry& entry) const {
       if (entry.update == Update::kNone) return weight;  // products read it
       [[fallthrough]];
     case StateRole::kMoment: return masters_.at(entry.param);
+    case StateRole::kGradient:  // others' makers say how they lie
+      return is_row_gradient(entry) && parallel_.mesh[Axis::kData] > 1 ? Layout().cut(0, {Axis::kData}) : Layout();
     case StateRole::kCompute: return weight;
     case StateRole::kKvCache: return known->second;
     case StateRole::kCodes:

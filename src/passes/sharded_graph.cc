@@ -1,6 +1,7 @@
 #include "passes/sharded_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -147,12 +148,40 @@ void ShardedGraph::finish(NodeId id, NodeId made) {
   }
 }
 
+// The lists of all data ranks, one behind the other: rows that several looked up become one.
+void ShardedGraph::place_row_gradient(NodeId id, const StateEntry& rows) {
+  const int64_t capacity = old_.node(id).results[0].shape[0];
+  std::array<Value, 2> gathered;
+  for (const int32_t part : {kGradientRows, kGradientIds}) {
+    const std::string& name = program_.find_state(rows.param, StateRole::kGradient, part)->name;
+    const Value known = old_.find_leaf(Op::kState, name);
+    check(known.exists(), ErrorCode::kInternal, "shard: graph {} reads {} without its ids", old_.name(), rows.name);
+    Node leaf = old_.node(known);
+    leaf.layouts = {rows.layout};
+    gathered[static_cast<size_t>(part)] = redistribute({made_.add(std::move(leaf)), 0}, {});
+  }
+  const NodeId list = made_.add({.op = Op::kCoalesceRows,
+                                 .inputs = {gathered[kGradientIds], gathered[kGradientRows]},
+                                 .attrs = {{"capacity", capacity}},
+                                 .name = rows.name,
+                                 .phase = old_.node(id).phase});
+  for (const int32_t part : {kGradientRows, kGradientIds}) {
+    const std::string& name = program_.find_state(rows.param, StateRole::kGradient, part)->name;
+    rewriter_.set(old_.find_leaf(Op::kState, name), {list, part == kGradientRows ? 1 : 0});
+  }
+}
+
 void ShardedGraph::place_leaf(NodeId id, Node node) {
+  if (const StateEntry* entry = node.op == Op::kState ? program_.find_state(node.name) : nullptr;
+      entry != nullptr && is_row_gradient(*entry) && !runs_per_micro_batch(old_.role()) && !entry->layout.copies()) {
+    if (!rewriter_.is_mapped({id, 0})) place_row_gradient(id, *entry);
+    return;
+  }
   Layout at;
   if (node.op == Op::kParam || node.op == Op::kState) {
     StateEntry& entry = state(node.name);
     if (entry.role == StateRole::kTransfer) entry.layout = between(entry, {});
-    at = layout_in(old_.role(), entry.layout);
+    at = layout_in(old_.role(), entry);
     if (targets_.contains({id, 0}) && at != without_replicas(at)) parts_.insert({id, 0});
   } else if (is_rows_[{id, 0}] && parallel_.mesh[Axis::kContext] > 1) {
     at = at.cut(0, {Axis::kContext});
@@ -204,7 +233,7 @@ void ShardedGraph::place_update(const NamedValue& update) {
   Value value = rewriter_.map(update.value);
   if (entry.role == StateRole::kSaved || entry.role == StateRole::kTransfer) {
     entry.layout = between(entry, layout(value));
-  } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient) {
+  } else if (runs_per_micro_batch(old_.role()) && entry.role == StateRole::kGradient && !is_row_gradient(entry)) {
     if (old_.role() == GraphRole::kTrain) {
       const Layout& want = states_.gradient(entry.param);
       AxisSet sums = layout(value).pending_axes(Pending::kSum);
@@ -214,11 +243,16 @@ void ShardedGraph::place_update(const NamedValue& update) {
     if (!is_part(update.value)) value = scattered(value, entry.layout);
   } else if (runs_per_micro_batch(old_.role()) &&
              (entry.role == StateRole::kBuffer || entry.role == StateRole::kAmax)) {
+    if (entry.role == StateRole::kBuffer) {  // sums of maxima are of whole ones
+      Layout added = layout(value);
+      added.pending_axes(Pending::kMax) = added.pending_axes(Pending::kLse) = {};
+      value = redistribute(value, added);
+    }
     entry.layout = layout(value);
     AxisSet& due = entry.layout.pending_axes(entry.role == StateRole::kAmax ? Pending::kMax : Pending::kSum);
     if (parallel_.mesh[Axis::kData] > 1) due = due | Axis::kData;
   }
-  rewriter_.set(update.value, redistribute(value, layout_in(old_.role(), entry.layout)));
+  rewriter_.set(update.value, redistribute(value, layout_in(old_.role(), entry)));
 }
 
 }  // namespace octet

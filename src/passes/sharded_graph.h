@@ -61,6 +61,8 @@ class ShardedGraph final : LayoutRequest {
   NodeId with_addend(Value addend, size_t input);
   void finish(NodeId id, NodeId made);
   void place_leaf(NodeId id, Node node);
+  // Both leaves of a gradient of rows, in graph "apply" of several data ranks.
+  void place_row_gradient(NodeId id, const StateEntry& rows);
 
   // --- gradients
   // Whether a value is this replica's part of a gradient.

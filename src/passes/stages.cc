@@ -179,6 +179,10 @@ bool stages(Program& program, const CompileOptions& options) {
         "parallel.pipeline={}: programs without a train graph are not cut into stages", count);
   check(program.find_graph(GraphRole::kTrainStats) == nullptr, ErrorCode::kUnsupported,
         "parallel.pipeline={}: precision.recipe=auto is not cut into stages: choose a recipe", count);
+  for (const StateEntry& entry : program.states())
+    check(entry.role != StateRole::kStatistic && entry.update != Update::kRows, ErrorCode::kUnsupported,
+          "parallel.pipeline={}: {} {}, and programs with such are not cut into stages: set parallel.pipeline=1", count,
+          entry.name, entry.role == StateRole::kStatistic ? "is a running statistic" : "has a gradient of rows");
   pad_for_stages(program, options);
   program = StageProgram(program, parallel, options.target).run();
   return true;

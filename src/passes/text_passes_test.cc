@@ -1,7 +1,8 @@
 // Text in, text out: every file of testdata/ is a case. Its head says what to run ("# pass: autodiff", "# disable:
 // fold_sums", "# recompute: full", "# recipe: bf16") and on which Target ("# target: h200", or the interpreter's with
-// "# fuse: norm residual amax, gated core" and "# vocab_multiple: 4"), then comes the input, a line "----" and exactly
-// what must come out. After an intended change run with OCTET_UPDATE_GOLDENS=1 and read the difference.
+// "# fuse: norm residual amax, gated core" and "# vocab_multiple: 4"; "# micro_batches: 3" of a step), then comes the
+// input, a line "----" and exactly what must come out. After an intended change run with OCTET_UPDATE_GOLDENS=1 and
+// read the difference.
 #include "passes/text_passes.h"
 
 #include <gtest/gtest.h>
@@ -53,6 +54,7 @@ TEST_P(TextPasses, PrintsWhatTheFileSays) {
   const std::vector<std::string> disabled = words(header(input, "disable", ""), ',');
   std::string printed = run_passes(input, GetParam(), words(header(input, "pass", ""), ','),
                                    {.target = target,
+                                    .parallel = {.micro_batches = std::stoi(header(input, "micro_batches", "1"))},
                                     .recipe = parse_recipe(header(input, "recipe", "fp32")),
                                     .recompute = parse_recompute(header(input, "recompute", "none"), target),
                                     .disabled = {disabled.begin(), disabled.end()}},
