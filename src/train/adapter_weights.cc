@@ -74,7 +74,7 @@ class AdaptedSource : public WeightSource {
 
   ParamView view(const std::string& param, const Shape& shape) const override {
     const StateEntry* entry = program_.find_state(param, StateRole::kMaster);
-    const bool trained = entry != nullptr && entry->update == Update::kDense;
+    const bool trained = entry != nullptr && entry->update != Update::kNone;
     if (trained && file_) return stored(param, shape);
     if (!trained || shapes_.contains(param)) return base_.view(param, shape);
     std::vector<float>& values = fresh_[param] = first_values(param, shape);

@@ -20,9 +20,10 @@ namespace octet {
 namespace {
 
 constexpr const char* kStepPrefix = "step_";
-constexpr const char* kOptimizer = "optimizer";
+constexpr const char *kOptimizer = "optimizer", *kStatistics = "statistics";
 
 bool is_moment(StateRole role) { return role == StateRole::kMoment; }
+bool is_statistic(StateRole role) { return role == StateRole::kStatistic; }
 
 void read_states(Executor& executor, bool (*wanted)(StateRole role), const std::string& folder, const std::string& stem,
                  const BytesLoaded& loaded) {
@@ -119,6 +120,7 @@ std::string write_checkpoint(const std::string& out, Executor& executor, const T
   std::vector<FileSet> sets = {workload.weight_files(program, content.weights, content.shard_bytes),
                                state_files(program, is_scale, "scales", INT64_MAX)};
   if (content.moments) sets.push_back(state_files(program, is_moment, kOptimizer, content.shard_bytes));
+  if (has_statistics(program)) sets.push_back(state_files(program, is_statistic, kStatistics, content.shard_bytes));
   const std::vector<ManifestFile> files = write_tensor_files(executor, temporary, sets);
   const auto commit = [&]() -> std::string {
     if (!first) return "";
@@ -199,10 +201,19 @@ void check_resumable(const std::string& folder) {
        folder, folder, other);
 }
 
+bool has_statistics(const Program& program) {
+  return std::ranges::any_of(program.states(), is_statistic, &StateEntry::role);
+}
+
+void read_statistics(const std::string& folder, Executor& executor, const BytesLoaded& loaded) {
+  if (has_statistics(executor.program())) read_states(executor, is_statistic, folder, kStatistics, loaded);
+}
+
 void read_checkpoint(const std::string& folder, Executor& executor, const TrainingWorkload& workload,
                      const BytesLoaded& loaded) {
   read_states(executor, is_moment, folder, kOptimizer, loaded);
   read_states(executor, is_scale, folder, "scales", loaded);
+  read_statistics(folder, executor, loaded);
   workload.load(folder, executor, loaded);  // last: it ends with "prepare"
 }
 

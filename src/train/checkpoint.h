@@ -1,7 +1,8 @@
 // Checkpoints: OUT/checkpoints/step_00001000/, each model*.safetensors of float32 masters and what the workload puts
 // beside them (of a language model a Hugging Face folder: config.json, tokenizer), optimizer*.safetensors (moments),
-// scales.safetensors (FP8 scales and histories) and run.json. checkpoint.content leaves the moments out, and may round
-// the weights to bf16: a folder to use, not to go on from.
+// scales.safetensors (FP8 scales and histories), statistics*.safetensors (running statistics, of a model that has some)
+// and run.json. checkpoint.content leaves the moments out, and may round the weights to bf16: a folder to use, not to
+// go on from.
 //
 // A folder appears under its name only when complete: written beside, checksummed in manifest.json, renamed.
 #pragma once
@@ -72,6 +73,11 @@ void check_resumable(const std::string& folder);
 // the bytes of each. Throws kInvalidArgument, naming file and tensor, when the run's settings want other ones.
 void read_checkpoint(const std::string& folder, Executor& executor, const TrainingWorkload& workload,
                      const BytesLoaded& loaded = {});
+
+// Whether a program has states of role kStatistic; from the folder of a checkpoint, kInvalidArgument where it lacks
+// one.
+bool has_statistics(const Program& program);
+void read_statistics(const std::string& folder, Executor& executor, const BytesLoaded& loaded = {});
 
 // Moves the checkpoints after `step` out of the way, to OUT/set_aside_<n>: a run that begins there must not find them,
 // write over them or count them among its own, now or when it continues. Returns that folder, "" when there was nothing

@@ -98,7 +98,9 @@ std::string first_non_finite_value(const TrainingWorkload& workload, const Stepp
 std::string last_non_finite_gradient(Executor& executor) {
   std::string last;
   for (const StateEntry& entry : executor.program().states()) {
-    if (entry.role == StateRole::kGradient && entry.slots > 0 && holds_non_finite(executor, entry)) last = entry.param;
+    if (entry.role == StateRole::kGradient && entry.index == kGradientRows && entry.slots > 0 &&
+        holds_non_finite(executor, entry))
+      last = entry.param;
   }
   return last;
 }

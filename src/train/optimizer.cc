@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -32,6 +33,7 @@ struct OptimizerRow {
   size_t (*moment_count)(const OptimizerConfig&);  // of these moments
   // The new parameter and moments.
   std::vector<Value> (*update)(Builder& b, const OptimizerConfig&, const UpdateParts&);
+  bool trust = false;  // it makes norms of whole parameters
 };
 
 std::vector<Value> results_of(NodeId node, size_t moments) {
@@ -106,8 +108,8 @@ size_t one_if_momentum(const OptimizerConfig& c) { return c.momentum != 0 ? 1 : 
 constexpr OptimizerRow kOptimizers[] = {
     {"adamw", {"adam_m.", "adam_v."}, two_moments, adamw_update},
     {"sgd", {"sgd_momentum."}, one_if_momentum, sgd_update},
-    {"lamb", {"lamb_m.", "lamb_v."}, two_moments, lamb_update},
-    {"lars", {"lars_momentum."}, one_if_momentum, lars_update},
+    {"lamb", {"lamb_m.", "lamb_v."}, two_moments, lamb_update, true},
+    {"lars", {"lars_momentum."}, one_if_momentum, lars_update, true},
 };
 
 const OptimizerRow& row_of(const OptimizerConfig& config) {
@@ -182,6 +184,45 @@ class ParameterGroups {
   std::vector<LrFactor> factors_;
 };
 
+// An update of some rows of a parameter and its moments, the same as of whole ones: they are taken out and put back.
+// Of all, where there are no ids.
+std::vector<Value> update_rows(Builder& b, UpdateParts& parts, Value ids,
+                               const std::function<std::vector<Value>()>& update) {
+  if (!ids.exists()) return update();
+  std::vector<Value*> tables = {&parts.param};
+  for (Value& moment : parts.moments) tables.push_back(&moment);
+  std::vector<Value> whole;
+  for (Value* table : tables) {
+    whole.push_back(*table);
+    *table = b.select_rows(*table, ids);
+  }
+  std::vector<Value> results = update();
+  for (size_t i = 0; i < whole.size(); ++i)
+    results[i] = {b.emit(Op::kScatterRows, {whole[i], results[i], ids}, {}, parts.name), 0};
+  return results;
+}
+
+void blend_statistics(Builder& b, const Graph& train, Value finite, Program& program) {
+  const auto sum = [&](const std::string& output) {
+    const TensorType& type = train.type(train.output(output));
+    program.add_state({.name = sum_state(output), .type = type, .role = StateRole::kBuffer});
+    return b.state(sum_state(output), type);
+  };
+  for (const std::string& output : statistic_outputs(train)) {
+    if (!output.starts_with(kStatisticPrefix)) continue;
+    const std::string name = output.substr(std::string(kStatisticPrefix).size());
+    const Value leaf = train.find_leaf(Op::kState, name);
+    check(leaf.exists() && train.node(leaf).attrs.has("rate"), ErrorCode::kInternal,
+          "{} is blended and is no statistic of graph {}", name, train.name());
+    Node statistic = train.node(leaf);
+    statistic.phase = Phase::kOptimizer;
+    const double rate = statistic.attr<double>("rate");
+    const Value mean = sum(output), count = sum(kStatisticCountPrefix + name);
+    const Value old{b.graph().add(std::move(statistic)), 0};
+    b.update(name, {b.emit(Op::kBlend, {old, mean, count, finite}, {{"rate", rate}}, name), 0});
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> optimizer_names() {
@@ -196,7 +237,9 @@ void validate(const OptimizerConfig& c) {
   validate_schedule(c);
   check(!c.nesterov || c.momentum > 0, ErrorCode::kInvalidArgument,
         "optimizer.nesterov needs a momentum: optimizer.momentum is {}", c.momentum);
-  check(c.no_trust.empty() || c.name == "lamb" || c.name == "lars", ErrorCode::kInvalidArgument,
+  check(c.sparse.empty() || !row_of(c).trust, ErrorCode::kInvalidArgument,
+        "optimizer.sparse: {} has trust ratios of whole parameters: set optimizer.name=adamw or sgd", c.name);
+  check(c.no_trust.empty() || row_of(c).trust, ErrorCode::kInvalidArgument,
         "optimizer.no_trust: {} has no trust ratios: they are of lamb and lars", c.name);
 }
 
@@ -206,7 +249,22 @@ std::string moment_name(const OptimizerConfig& config, size_t index, const std::
   return row_of(config).moments.at(index) + param;
 }
 
-Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program) {
+void mark_sparse(Graph& graph, const OptimizerConfig& config) {
+  for (const std::string& pattern : config.sparse) {
+    bool found = false;
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      Node& node = graph.mutable_node(NodeId{i});
+      if (node.op != Op::kParam || is_frozen(node) || !matches(pattern, node.name)) continue;
+      check(node.results[0].shape.rank() == 2, ErrorCode::kInvalidArgument,
+            "optimizer.sparse: '{}' matches {} {}, which is no table", pattern, node.name, to_string(node.results[0]));
+      node.attrs.set("update", "rows");
+      found = true;
+    }
+    check(found, ErrorCode::kInvalidArgument, "optimizer.sparse: no parameter that is trained matches '{}'", pattern);
+  }
+}
+
+Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program, int64_t micro_batches) {
   const OptimizerRow& row = row_of(config);
   const size_t moments = moment_count(config);
   const ParameterGroups groups(config);
@@ -226,8 +284,13 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
   for (const Node& param : params) {
     const std::string& name = param.name;
     const TensorType& type = param.results[0];
-    program.add_state({.name = name, .type = type});
-    gradients.push_back(declare_state(program, b, {.type = type, .role = StateRole::kGradient, .param = name}));
+    check(!row.trust || update_of(param) == Update::kDense, ErrorCode::kUnsupported,
+          "{}: its gradient is rows, and {} has trust ratios of whole parameters: set optimizer.name=adamw or sgd",
+          name, config.name);
+    program.add_state({.name = name, .type = type, .update = update_of(param)});
+    add_gradient_states(program, train, param, micro_batches);
+    const StateEntry& gradient = *program.find_state(name, StateRole::kGradient);
+    gradients.push_back(b.state(gradient.name, gradient.type));
     for (size_t i = 0; i < moments; ++i)
       program.add_state({.name = moment_name(config, i, name),
                          .type = type,
@@ -254,10 +317,16 @@ Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& pr
                       .trust = groups.has_trust(params[i])};
     for (size_t m = 0; m < moments; ++m)
       parts.moments.push_back(b.state(moment_name(config, m, name), params[i].results[0]));
-    const std::vector<Value> results = row.update(b, config, parts);
+    Value ids;
+    if (update_of(params[i]) == Update::kRows) {
+      const StateEntry& entry = *program.find_state(name, StateRole::kGradient, kGradientIds);
+      ids = b.state(entry.name, entry.type);
+    }
+    const std::vector<Value> results = update_rows(b, parts, ids, [&] { return row.update(b, config, parts); });
     b.update(name, results[0]);
     for (size_t m = 0; m < moments; ++m) b.update(moment_name(config, m, name), results[m + 1]);
   }
+  blend_statistics(b, train, finite, program);
   for (const std::string& name : summed_outputs(train)) {
     program.add_state({.name = sum_state(name), .type = {DType::kF32, {1}}, .role = StateRole::kBuffer});
     b.output(name, b.state(sum_state(name), {DType::kF32, {1}}));

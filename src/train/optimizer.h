@@ -30,6 +30,8 @@ struct OptimizerConfig {
   // lamb, lars: parameters whose rate takes no trust ratio; empty: those without weight decay; "none": every one does.
   std::vector<std::string> no_trust = {};
   double trust_coefficient = 0.001;  // lars
+  // adamw, sgd: tables, by patterns of names, whose gradient is the rows that a step looks up (Update::kRows).
+  std::vector<std::string> sparse = {};
   // The schedule's further settings.
   std::string schedule = "cosine";         // one of schedule_names()
   int64_t warmup_from = -1;                // the step, below 0, where the line of the warm-up is 0
@@ -50,10 +52,15 @@ void validate(const OptimizerConfig& config);
 size_t moment_count(const OptimizerConfig& config);
 std::string moment_name(const OptimizerConfig& config, size_t index, const std::string& param);
 
+// Gives the tables of OptimizerConfig::sparse their attribute. Throws kInvalidArgument where a pattern matches no
+// parameter that is trained, or one that is no table.
+void mark_sparse(Graph& graph, const OptimizerConfig& config);
+
 // "apply" of the parameters that `train` reads; adds them, their gradients and moments to the program's states. Inputs
-// lr and step (f32[1], step from 1); outputs loss (of all micro-batches, their sum), likewise every other output f32[1]
-// of `train`, grad_norm (before clipping) and finite (1 or 0: 0 means the step was skipped on the device). Throws
-// kInvalidArgument when a pattern matches no parameter.
-Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program);
+// lr and step (f32[1], step from 1); `micro_batches` of all ranks in a step; outputs loss (of all micro-batches, their
+// sum), likewise every other output f32[1] of `train`, grad_norm (before clipping) and finite (1 or 0: 0 means the step
+// was skipped on the device). Statistics of `train` (Builder::blend) are blended. Throws kInvalidArgument when a
+// pattern matches no parameter.
+Graph apply_graph(const Graph& train, const OptimizerConfig& config, Program& program, int64_t micro_batches = 1);
 
 }  // namespace octet

@@ -145,7 +145,7 @@ void report_bytes(const Plan& plan, PlanReport& r) {
     r.frozen_bytes += bytes;
     (entry.role == StateRole::kMaster ? r.weight_bytes : r.compute_bytes) -= bytes;
   }
-  r.moment_bytes = program.state_bytes({StateRole::kMoment});
+  r.moment_bytes = program.state_bytes({StateRole::kMoment, StateRole::kStatistic});
   r.gradient_bytes = program.state_bytes({StateRole::kGradient, StateRole::kAmax, StateRole::kBuffer});
   r.scale_bytes = program.state_bytes({StateRole::kScale, StateRole::kAmaxHistory});
   r.transfer_bytes = program.state_bytes({StateRole::kTransfer});
@@ -171,7 +171,7 @@ void report_model(const TrainingWorkload& workload, const Program& whole, PlanRe
   for (const LogicalState& tensor : logical_states(whole)) {
     if (!is_parameter(tensor)) continue;
     r.parameters += tensor.type.shape.elements();
-    if (tensor.update == Update::kDense) r.trained_parameters += tensor.type.shape.elements();
+    if (tensor.update != Update::kNone) r.trained_parameters += tensor.type.shape.elements();
   }
   const Graph& train = *whole.find_graph(GraphRole::kTrain);
   r.model = workload.description(), r.unit = workload.unit();

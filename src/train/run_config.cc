@@ -166,6 +166,10 @@ SettingsTable settings_of(RunConfig& c) {
                     "weight decay; none = every rate takes it"});
   t.add("optimizer.trust_coefficient", &c.optimizer.trust_coefficient,
         {.meaning = "lars: what the trust ratio |p| / (|g| + weight_decay |p| + eps) is multiplied with", .min = 1e-9});
+  t.add("optimizer.sparse", &c.optimizer.sparse,
+        {.meaning = "adamw, sgd, on CPUs: embedding tables (names, or patterns such as embed.*) whose gradient is the "
+                    "rows that a step looks up: only these rows and their moments change. Not tables that the output "
+                    "head shares"});
   t.add("optimizer.lr_factors", &c.optimizer.lr_factors,
         {.meaning = "PATTERN=FACTOR: the learning rate of parameters whose names match is multiplied; the first match "
                     "counts"});

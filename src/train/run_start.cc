@@ -52,6 +52,15 @@ std::string why_portable_masks(const RunConfig& config, const StepperOptions& op
                                  : fmt::format("they require bf16, which precision.recipe={} is not", config.recipe);
 }
 
+// Those of a checkpoint go with its weights.
+void take_statistics(const std::string& folder, Executor& executor) {
+  if (!has_statistics(executor.program())) return;
+  const bool there =
+      path_exists(folder + "/statistics.safetensors") || path_exists(folder + "/statistics.safetensors.index.json");
+  there ? read_statistics(folder, executor)
+        : log_warning("model.from={}: it has no statistics.safetensors: running statistics begin anew", folder);
+}
+
 }  // namespace
 
 Run::Run(const RunConfig& config, const TrainHooks& hooks, const RankLinks& links)
@@ -276,6 +285,7 @@ void Run::resume_or_start() {
   } else if (!config_.model_from.empty()) {
     LoadBar bar(program, [](StateRole role) { return role == StateRole::kMaster || role == StateRole::kCodes; });
     workload_->load(config_.model_from, stepper_->executor(), [&](int64_t bytes) { bar.add(bytes); });
+    take_statistics(config_.model_from, stepper_->executor());
   } else {
     initialize_weights(stepper_->executor(), static_cast<uint64_t>(config_.seed));
   }

@@ -335,7 +335,10 @@ int64_t checkpoint_bytes(const RunConfig& config, const Program& program) {
   int64_t bytes = kSmallFiles;
   for (const LogicalState& tensor : logical_states(program)) {
     const bool param = tensor.role == StateRole::kMaster, moment = tensor.role == StateRole::kMoment;
-    if (tensor.update == Update::kNone || (!param && !(moment && content.moments) && !is_scale(tensor.role))) continue;
+    const bool statistic = tensor.role == StateRole::kStatistic;
+    if (tensor.update == Update::kNone ||
+        (!param && !(moment && content.moments) && !is_scale(tensor.role) && !statistic))
+      continue;
     const int64_t width = dtype_bytes(param ? content.weights : tensor.type.dtype);
     bytes += tensor.type.shape.elements() * width + kHeaderBytes;
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "dist/communicator.h"
+#include "passes/passes.h"
 #include "passes/stage_graphs.h"
 #include "train/batches.h"
 
@@ -53,8 +54,12 @@ Program training_program(const TrainingWorkload& workload, const StepperOptions&
         "batches have {} shapes in training and {} in evaluation: one is supported in training, and in evaluation too "
         "where there are stages; pad the batches to one shape{}",
         train, eval, train == 1 ? ", or set parallel.pipeline=1" : "");
-  Program program =
-      training_program(workload.loss(GraphRole::kTrain, 0), workload.loss(GraphRole::kEval, 0), options.optimizer);
+  check(options.optimizer.sparse.empty() || options.compile.target.device != Device::kCuda || options.interpret,
+        ErrorCode::kUnsupported,
+        "optimizer.sparse: {} has no kernels of gradients of rows: leave it out, or set train.device=cpu",
+        options.compile.target.name);
+  Program program = training_program(workload.loss(GraphRole::kTrain, 0), workload.loss(GraphRole::kEval, 0),
+                                     options.optimizer, micro_batches_of(options.compile.parallel));
   for (int64_t shape = 1; shape < eval; ++shape) {
     Graph graph = workload.loss(GraphRole::kEval, shape);
     graph.set_role(GraphRole::kEval, graph_name(GraphRole::kEval, shape));
@@ -288,12 +293,13 @@ void allow_library_masks(Program& program) {
   }
 }
 
-Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer) {
+Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer, int64_t micro_batches) {
   Program program;
   program.name = "training";
   train.set_role(GraphRole::kTrain);
   eval.set_role(GraphRole::kEval);
-  Graph apply = apply_graph(program.add_graph(std::move(train)), optimizer, program);
+  mark_sparse(train, optimizer);
+  Graph apply = apply_graph(program.add_graph(std::move(train)), optimizer, program, micro_batches);
   program.add_graph(std::move(eval));
   program.add_graph(std::move(apply));
   return program;

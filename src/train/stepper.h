@@ -72,8 +72,8 @@ std::string graph_name(GraphRole role, int64_t shape = 0);
 // Before any pass: "train" (loss of one micro-batch), "apply" (optimizer.h), and "eval" of every shape. Throws
 // kUnsupported for several shapes of "train", or of "eval" in a pipeline.
 Program training_program(const TrainingWorkload& workload, const StepperOptions& options);
-// Of any graphs of a loss, as TrainingWorkload::loss() describes them.
-Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer);
+// Of any graphs of a loss, as TrainingWorkload::loss() describes them; `micro_batches` of all ranks in a step.
+Program training_program(Graph train, Graph eval, const OptimizerConfig& optimizer, int64_t micro_batches = 1);
 Plan compile_training(const TrainingWorkload& workload, const StepperOptions& options);
 
 class Stepper {
