@@ -200,7 +200,7 @@ TEST_F(Cli, TextBecomesAModelThatIsEvaluatedAndContinued) {
   EXPECT_EQ(std::count(some.out.begin(), some.out.end(), '\n'), 3) << some.out;
   EXPECT_NE(some.out.find("\"finish_reason\":\"error\""), std::string::npos) << some.out;
   EXPECT_NE(some.err.find("prompt 3 of 3: the prompt has"), std::string::npos) << some.err;
-  EXPECT_NE(some.err.find("1 of 3 texts failed"), std::string::npos) << some.err;
+  EXPECT_NE(some.err.find("1 of 3 completions failed"), std::string::npos) << some.err;
   EXPECT_EQ(shell("echo line | $OCTET generate run --prompts-file /dev/stdin -n 0").out, "line\n");
   expect(1, "generate run --prompt a --top-p 1.5", "top_p: 1.5 (want 0 to 1; 0 is greedy");
   EXPECT_EQ(shell("$OCTET generate run -p line -n 6 --top-p 0 --seed 5").out,

@@ -262,7 +262,7 @@ void generate_all(Engine& engine, Options& options) {
   const EngineStats stats = engine.stats();
   if (options.stats && stats.drafted_tokens > 0)
     fmt::print(stderr, "[{} tokens drafted, {} accepted]\n", stats.drafted_tokens, stats.accepted_tokens);
-  check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} texts failed", options.failed,
+  check(options.failed == 0, ErrorCode::kInvalidArgument, "{} of {} completions failed", options.failed,
         options.prompts.size() * static_cast<size_t>(options.count));
 }
 
@@ -339,7 +339,8 @@ void add_beam_options(CLI::App& command, GenerationRequest& request) {
   static const std::map<std::string, EarlyStopping> kStopping = {
       {"false", EarlyStopping::kNo}, {"true", EarlyStopping::kYes}, {"never", EarlyStopping::kNever}};
   command
-      .add_option("--beams", request.beams, "beam search of this width, whose --count best texts are printed; 0: off")
+      .add_option("--beams", request.beams,
+                  "beam search of this width, whose --count best completions are printed; 0: off")
       ->check(CLI::Range(int64_t{0}, kMaxBeams));
   command.add_option("--length-penalty", request.length_penalty,
                      "of beams: scores are divided by length to this power");
@@ -397,14 +398,14 @@ void add_generate_command(CLI::App& app) {
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", request.ignore_eos, "do not stop at the end token");
   add_beam_options(*command, request);
-  command->add_option("--count", options->count, "number of texts per prompt")->check(CLI::Range(1, 1000000));
+  command->add_option("--count", options->count, "number of completions per prompt")->check(CLI::Range(1, 1000000));
   add_options(
       *command, engine,
       {"context", "recipe", "kv_cache", "max_sequences", "draft", "draft_tokens", "draft_memory", "device", "tensor"});
   add_verbose_option(*command);
   add_threads_option(*command, options->threads);
   command->add_flag("-i,--interactive", options->interactive, "read prompts from the terminal");
-  command->add_flag("--json", options->json, "print a JSON object per text");
+  command->add_flag("--json", options->json, "print a JSON object per completion");
   command->add_flag("--stats", options->stats, "print tokens per second");
   command->add_flag("!--no-bos", request.add_bos, "do not prepend the begin token");
   command->add_flag("--echo,!--no-echo", options->echo, "print the prompt too (default)");

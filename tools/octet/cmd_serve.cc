@@ -275,7 +275,7 @@ the access log.)");
       ->add_option("--response-memory", options->responses,
                    "responses of /v1/responses to keep for each key, 256 KiB each on average; 0: none")
       ->check(CLI::Range(0, 1'000'000));
-  command->add_option("--request-timeout", server.request_timeout, "seconds of a text in the engine; 0: any")
+  command->add_option("--request-timeout", server.request_timeout, "seconds of a completion in the engine; 0: any")
       ->check(not_negative());
   command->add_option("--drain-delay", options->drain_delay, "seconds to serve on after SIGTERM");
   command->add_option("--drain-timeout", options->drain_timeout, "seconds for what runs then");

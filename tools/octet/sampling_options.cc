@@ -33,7 +33,7 @@ void add_sampling_options(CLI::App& command, GenerationRequest& request, std::ve
   command.add_option("--frequency-penalty", sampling.frequency_penalty, "subtracted for each occurrence in the output");
   command.add_option("--logit-bias", logit_bias, "TOKEN:VALUE added to a token's logit (may be given several times)")
       ->allow_extra_args(false);
-  command.add_option("--seed", sampling.seed, "same seed, same text; text i of --count uses seed + i");
+  command.add_option("--seed", sampling.seed, "same seed, same completion; completion i of --count uses seed + i");
 }
 
 }  // namespace octet
