@@ -26,6 +26,16 @@ def python(source, *words):
     return seconds(lambda: subprocess.run([sys.executable, "-c", source, *map(str, words)], check=True))[0]
 
 
+def calls(count, call):
+    """Microseconds of a builder's call, at best."""
+    def fill():
+        builder = octet.Builder(octet.Graph())
+        x = builder.input("x", ("f32", (8, 16)))
+        return seconds(lambda: [call(builder, x, i) for i in range(count)])[0]
+
+    return 1e6 * min(fill() for _ in range(30)) / count
+
+
 async def streams(engine, prompts, tokens):
     async def one(prompt):
         return sum([len(event.ids) async for event in engine.astream(prompt, max_tokens=tokens, ignore_eos=True)])
@@ -44,6 +54,8 @@ def main():
     a = parser.parse_args()
     bare = min(python("pass") for _ in range(20))
     print(f"import octet: {1000 * (min(python('import octet') for _ in range(20)) - bare):.0f} ms, best of 20")
+    print(f"builder: scale {calls(1000, lambda b, x, i: b.scale(x, 2)):.1f} us, linear with its parameters "
+          f"{calls(300, lambda b, x, i: b.linear(x, f'w{i}', 16, bias=True)):.1f} us, best of 30")
     first = ("import octet, sys\nwith octet.Engine(sys.argv[1], device='cpu') as engine:\n"
              "    next(engine.stream('The', max_tokens=1))")
     print(f"python, import, engine, first token, end: {1000 * min(python(first, a.model) for _ in range(10)):.0f} ms, best of 10")
