@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed of BERT-large's pretraining step on one GPU: packed rows of 512 tokens, LAMB, dropout of 0.1.
 
-    benchmarks/bert_step.py build/cuda/tools/octet WORK TEXT --json bert.json
+    benchmarks/bert_step.py build/cuda/tools/octet WORK TEXT --settings model.dropout_bits=8 --json bert.json
 
 TEXT is what `octet data bert` reads, of JSON lines (plain, .gz or .zst) with "text". The vocabulary is made here: the 30,000 most
 frequent words of TEXT and its letters.

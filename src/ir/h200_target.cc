@@ -84,6 +84,8 @@ Target h200_target() {
                          .attention_backward = 475e12,
                          .dropout_forward = 141e12,
                          .dropout_backward = 113e12,
+                         .byte_dropout_forward = 319e12,
+                         .byte_dropout_backward = 257e12,
                          .bytes_per_second = 3.9e12,
                          .kernel_seconds = 1e-6,
                          .beside = 0.3,

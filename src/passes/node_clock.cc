@@ -30,11 +30,13 @@ double attention_rate(const Graph& graph, const Node& node, const StepRates& ste
   const Shape& q = graph.shape(node.inputs[0]);
   const auto dim = static_cast<double>(node.attr<int64_t>("head_dim"));
   const bool forward = node.op == Op::kAttention;
-  if (node.attr<double>("dropout") > 0 && !node.attr<bool>("library_mask")) {  // drawing takes the time: by elements
+  if (node.attr<double>("dropout") > 0 && !node.attr<bool>("library_mask")) {
     const bool bytes = node.attr<int64_t>("bits") == 8;
     const double rate = forward ? (bytes ? step.byte_dropout_forward : step.dropout_forward)
                                 : (bytes ? step.byte_dropout_backward : step.dropout_backward);
-    if (rate > 0) return rate * std::min(1.0, dim / kWide);
+    const double width = std::min(1.0, dim / kWide);
+    // Words are drawn as long as all else takes for heads of 128; bytes leave the products a part.
+    if (rate > 0) return rate * (bytes ? std::sqrt(width) : width);
   }
   int64_t length = node.attr<int64_t>("equal_length");
   if (length <= 0) length = node.attr<int64_t>("max_length");
