@@ -153,7 +153,7 @@ Graph differentiate(const Graph& forward, const std::string& loss_output, bool a
   walk.run();
   walk.builder().set_layer(-1);
   for (Value param : params) {
-    const Node table = forward.node(param);
+    const Node& table = forward.node(param);
     if (update_of(table) == Update::kRows) {
       const int64_t capacity = gradient_rows(forward, table, micro_batches);
       const TensorType types[] = {{DType::kF32, {capacity, table.results[0].shape[1]}}, {DType::kI32, {capacity}}};
