@@ -292,6 +292,20 @@ std::vector<BuilderMethod> rows() {
        emit_named},
       {"output", "name: str, value", "", "Names a result.",
        [](Builder& b, const Arguments& a) -> Values { return b.output(a.text(0), a.value(1)), Values{}; }},
+      {"statistic", "name: str, shape: shape, rate: float, initial: float = 0", "value",
+       "A float32 state that training changes without a gradient: after a finite step it is nearer, by `rate`, to the "
+       "mean that blend() gives.",
+       [](Builder& b, const Arguments& a) -> Values {
+         return {b.statistic(a.text(0), a.shape(1), a.number(2), a.number(3))};
+       }},
+      {"blend", "statistic, sum, count?", "",
+       "What the statistic is blended with: over all micro-batches and ranks of a step the sums over the counts, 1 "
+       "each "
+       "where none is given.",
+       [](Builder& b, const Arguments& a) -> Values {
+         b.blend(a.value(0), a.value(1), a.value(2));
+         return {};
+       }},
       {"update", "state: str, value", "", "What a state holds after a run.",
        [](Builder& b, const Arguments& a) -> Values { return b.update(a.text(0), a.value(1)), Values{}; }},
   };
