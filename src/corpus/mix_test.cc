@@ -48,7 +48,7 @@ struct Sets {
     return Json::parse(job.report());
   }
   // How often each line is in the outputs of the set.
-  std::map<std::string, int> lines(std::vector<std::string> names) {
+  std::map<std::string, int> lines(const std::vector<std::string>& names) {
     std::map<std::string, int> lines;
     for (const std::string& name : names) {
       const std::string text = read_file(options.output + "/" + name);

@@ -146,7 +146,9 @@ class SlotWriter {
   // B times the scale; and DoRA's gains, magnitude / norm of the rows of W + scale B A.
   void add_part(const Part& part, std::span<const float> a, std::span<const float> b, std::span<const float> magnitude,
                 Factors& to) {
-    const auto& [low, param, out, in, row, rows, experts] = part;
+    const LowRank& low = part.low;
+    const std::string& param = part.param;
+    const int64_t out = part.out, in = part.in, row = part.row, rows = part.rows, experts = part.experts;
     const int64_t rank = low.rank, width = tables_.ranks[of_class_];
     const auto scale = static_cast<float>(low.scale);
     to.a.assign(at(experts * width * in), 0);

@@ -62,11 +62,10 @@ class RowSelection {
     for (int32_t i = 0; i < old_.size(); ++i) {
       const Node& node = old_.node(NodeId{i});
       b.set_layer(node.layer);
-      if (all_[static_cast<size_t>(i)]) {
-        rewriter_.copy(NodeId{i});
-      } else if (node.op == Op::kInput && node.name == "hidden_rows") {
+      const bool leaf = node.inputs.empty();
+      if (leaf && node.name == "hidden_rows") {
         rewriter_.set({NodeId{i}, 0}, b.input(node.name, {DType::kI32, {rows_}}, {{"pad", -1}}));
-      } else if (is_leaf(node)) {
+      } else if (leaf || all_[static_cast<size_t>(i)]) {
         rewriter_.copy(NodeId{i});
       } else {
         rewriter_.replace(NodeId{i}, on_selected(NodeId{i}));
@@ -76,8 +75,6 @@ class RowSelection {
   }
 
  private:
-  static bool is_leaf(const Node& node) { return node.inputs.empty(); }
-
   // The node on the selected rows.
   Node on_selected(NodeId id) {
     Node node = old_.node(id);
