@@ -256,7 +256,7 @@ class StepBench {
     const SampleInput sampling = sample_input(batch);
     loop(step, sampling, 3);
     const Times times = timed_loop(step, sampling);
-    const std::string forward = fmt::format("decode.{}", runner_->padded_tokens(step)), sample = sample_graph_of(batch);
+    const std::string forward = forward_graph_of("decode", step), sample = sample_graph_of(batch);
     report(forward, sample, batch, batch, options_.context, times, true);
     if (timeline_ != nullptr) print_timeline(forward, step, sampling);
     if (options_.profile) print_profile({forward, sample}, step, sampling);
@@ -267,10 +267,15 @@ class StepBench {
     const SampleInput sampling = sample_input(1);
     loop(step, sampling, 3);
     const Times times = timed_loop(step, sampling);
-    const std::string forward = fmt::format("mixed.{}", runner_->padded_tokens(step)), sample = sample_graph_of(1);
+    const std::string forward = forward_graph_of("mixed", step), sample = sample_graph_of(1);
     report(forward, sample, 1, tokens, tokens, times, false);
     if (timeline_ != nullptr) print_timeline(forward, step, sampling);
     if (options_.profile) print_profile({forward, sample}, step, sampling);
+  }
+
+  std::string forward_graph_of(const char* kind, const StepInput& step) const {
+    const std::string adapters = options_.adapters > 0 ? fmt::format(".r{}", options_.rank) : "";
+    return fmt::format("{}.{}{}", kind, runner_->padded_tokens(step), adapters);
   }
 
   std::string sample_graph_of(int64_t rows) const {
