@@ -58,6 +58,7 @@ Floats16 add_group(Floats16 total, Ints16 sums, Ints16 shift, int32_t x_sum, con
 }
 void store(Floats16 total, float* to) { _mm512_storeu_ps(to, total); }
 #else
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors of 64 bytes are passed within this file alone
 typedef int32_t Ints16 __attribute__((vector_size(64)));
 typedef float Floats16 __attribute__((vector_size(64)));
 
