@@ -186,7 +186,7 @@ class ProgramBuilder {
     // one and two tokens; other GEMMs have no such restriction.
     const bool blocks = options_.recipe.scaling == Scaling::kBlock;
     const int64_t multiple = blocks ? std::min<int64_t>(options_.target.fp8_alignment, 4) : 1;
-    for (int64_t n = 1; n < std::min(multiple, out_.limits.sequences); n *= 2)
+    for (int64_t n = 1; n < multiple && n <= out_.limits.sequences; n *= 2)
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);
     for (int64_t n : bucket_sizes(1, out_.limits.sequences, multiple))
       add_forward(program, out_.decode, fmt::format("decode.{}", n), n, n, /*max_query_len=*/1);

@@ -96,6 +96,20 @@ TEST(ServingProgram, TheLastLayerOfAPromptWorksOnTheRowsThatAreRead) {
   EXPECT_EQ(rows_of_products(build_serving_program(model(), o), "mixed.64"), std::vector<int64_t>(14, 64));
 }
 
+// Products in blocks want fours of tokens on such targets, and have kernels of their own for one and two.
+TEST(ServingProgram, FewSequencesAreNotPaddedUnderScalesOfBlocks) {
+  for (const auto& [sequences, wanted] :
+       std::map<int64_t, std::vector<int64_t>>{{1, {1, 4}}, {2, {1, 2, 4}}, {8, {1, 2, 4, 8}}}) {
+    ServingOptions blocks = options(1 << 22);
+    blocks.recipe = parse_recipe("fp8-block");
+    blocks.target.fp8_alignment = 16;
+    blocks.engine.max_sequences = sequences;
+    std::vector<int64_t> sizes;
+    for (const ForwardBucket& bucket : build_serving_program(model(), blocks).decode) sizes.push_back(bucket.tokens);
+    EXPECT_EQ(sizes, wanted) << sequences;
+  }
+}
+
 // Also where FP8 products of training want whole sixteens: no bucket falls back to the compute type.
 TEST(ServingProgram, EveryBucketOfAnFp8RecipeComputesInFp8) {
   ServingOptions fp8 = options(1 << 22);
