@@ -12,23 +12,6 @@ namespace {
 
 constexpr int64_t kMaxAxis = 8;
 
-std::string_view trim(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  return text;
-}
-
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  if (trim(text).empty()) return parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(at, begin), text.size());
-    parts.push_back(trim(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 }  // namespace
 
 // What a row of the table reads its arguments from, by position.
@@ -89,6 +72,7 @@ AttentionOptions attention_options(Builder& b, const Arguments& a) {
                            .max_length = a.whole(10),
                            .equal_length = a.whole(11),
                            .dropout = a.number(12),
+                           .dropout_bits = a.whole(15),
                            .alibi = a.number(13),
                            .alibi_scale = a.number(14)};
   if (options.kv_heads == 0) options.kv_heads = options.heads;
@@ -194,8 +178,8 @@ std::vector<BuilderMethod> rows() {
       OCTET_BINARY(sub, ""),
       OCTET_BINARY(mul, ""),
       OCTET_BINARY(maximum, ""),
-      {"dropout", "x, p: float", "y", "0 returns x.",
-       [](Builder& b, const Arguments& a) -> Values { return {b.dropout(a.value(0), a.number(1))}; }},
+      {"dropout", "x, p: float, bits: int = 32", "y", "p 0 returns x. bits 8: fewer random numbers, other masks.",
+       [](Builder& b, const Arguments& a) -> Values { return {b.dropout(a.value(0), a.number(1), a.whole(2))}; }},
       {"layer_norm", "x, weight, bias, eps: float", "y, mean, rstd", "Over the last dim.",
        [](Builder& b, const Arguments& a) -> Values {
          const Builder::Norm norm = b.layer_norm(a.value(0), a.value(1), a.value(2), a.number(3));
@@ -209,26 +193,21 @@ std::vector<BuilderMethod> rows() {
       {"attention",
        "q, k, v, segments, heads: int, kv_heads: int = 0, head_dim: int = 0, scale: float = 0, causal: bool = true, "
        "window: int = 0, max_length: int = 0, equal_length: int = 0, dropout: float = 0, alibi: float = 0, "
-       "alibi_scale: float = 1",
+       "alibi_scale: float = 1, dropout_bits: int = 32",
        "out, lse",
        "Of tokens of one sequence, q [tokens, heads head_dim]. kv_heads 0: as many as heads; head_dim 0: what q's "
-       "width "
-       "makes it; scale 0: 1/sqrt(head_dim). window N: a token sees itself and N-1 before it. max_length: of the "
-       "longest "
-       "sequence, equal_length: of all. alibi: linear biases whose slopes end "
-       "at "
-       "2^-alibi, times alibi_scale.",
+       "width makes it; scale 0: 1/sqrt(head_dim). window N: a token sees itself and N-1 before it. max_length: of the "
+       "longest sequence, equal_length: of all. alibi: linear biases whose slopes end at 2^-alibi, times alibi_scale.",
        [](Builder& b, const Arguments& a) -> Values {
          const Builder::AttentionResult result =
              b.attention(a.value(0), a.value(1), a.value(2), a.value(3), attention_options(b, a));
          return {result.out, result.lse};
        }},
       {"rope",
-       "x, positions, heads: int, head_dim: int, rotary_dim: int = -1, theta: float = 10000, interleaved: bool = "
-       "false, "
-       "scaling: none | linear | llama3 | yarn = none, factor: float = 1, low_freq_factor: float = 1, "
-       "high_freq_factor: "
-       "float = 4, original_max_positions: int = 8192, truncate: bool = true, attention_factor: float = 1",
+       "x, positions, heads: int, head_dim: int, rotary_dim: int = -1, theta: float = 10000, "
+       "interleaved: bool = false, scaling: none | linear | llama3 | yarn = none, factor: float = 1, "
+       "low_freq_factor: float = 1, high_freq_factor: float = 4, original_max_positions: int = 8192, "
+       "truncate: bool = true, attention_factor: float = 1",
        "y", "Rotary positions; rotary_dim -1: the whole head.",
        [](Builder& b, const Arguments& a) -> Values {
          return {b.rope(a.value(0), a.value(1),
@@ -299,9 +278,8 @@ std::vector<BuilderMethod> rows() {
          return {b.statistic(a.text(0), a.shape(1), a.number(2), a.number(3))};
        }},
       {"blend", "statistic, sum, count?", "",
-       "What the statistic is blended with: over all micro-batches and ranks of a step the sums over the counts, 1 "
-       "each "
-       "where none is given.",
+       "What the statistic is blended with: over all micro-batches and ranks of a step the sums over the counts, a "
+       "count of 1 each where none is given.",
        [](Builder& b, const Arguments& a) -> Values {
          b.blend(a.value(0), a.value(1), a.value(2));
          return {};
@@ -336,9 +314,9 @@ BuilderParameter read_parameter(std::string_view text) {
     if (made.name.ends_with("...")) made.name.resize(made.name.size() - 3), made.kind = ArgumentKind::kValues;
     return made;
   }
-  const std::string_view rest = trim(text.substr(colon + 1));
+  const std::string_view rest = text::trim(text.substr(colon + 1));
   const size_t equals = rest.find('=');
-  const std::vector<std::string_view> words = split(rest.substr(0, equals), '|');
+  const std::vector<std::string_view> words = text::split_list(rest.substr(0, equals), '|');
   constexpr std::pair<std::string_view, ArgumentKind> kKinds[] = {
       {"bool", ArgumentKind::kBool},   {"int", ArgumentKind::kInt},   {"float", ArgumentKind::kFloat},
       {"shape", ArgumentKind::kShape}, {"type", ArgumentKind::kType}, {"attrs", ArgumentKind::kAttrs},
@@ -346,7 +324,7 @@ BuilderParameter read_parameter(std::string_view text) {
   const auto* kind = std::ranges::find(kKinds, words[0], &std::pair<std::string_view, ArgumentKind>::first);
   made.kind = kind != std::end(kKinds) ? kind->second : ArgumentKind::kString;
   if (kind == std::end(kKinds)) made.words.assign(words.begin(), words.end());
-  if (equals != std::string_view::npos) made.fallback = default_of(made.kind, trim(rest.substr(equals + 1)));
+  if (equals != std::string_view::npos) made.fallback = default_of(made.kind, text::trim(rest.substr(equals + 1)));
   return made;
 }
 
@@ -377,8 +355,8 @@ const std::vector<BuilderMethod>& builder_methods() {
   static const std::vector<BuilderMethod> table = [] {
     std::vector<BuilderMethod> made = rows();
     for (BuilderMethod& row : made) {
-      for (const std::string_view one : split(row.signature, ',')) row.parameters.push_back(read_parameter(one));
-      for (const std::string_view one : split(row.results, ',')) row.result_names.emplace_back(one);
+      for (const std::string_view one : text::split_list(row.signature)) row.parameters.push_back(read_parameter(one));
+      for (const std::string_view one : text::split_list(row.results)) row.result_names.emplace_back(one);
     }
     return made;
   }();

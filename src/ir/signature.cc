@@ -14,25 +14,7 @@ namespace octet {
 
 namespace {
 
-std::string_view trim(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
-  while (text.ends_with(' ')) text.remove_suffix(1);
-  return text;
-}
-
-// The parts of a list; a comma inside brackets separates nothing.
-std::vector<std::string_view> split_list(std::string_view text) {
-  std::vector<std::string_view> parts;
-  int depth = 0;
-  size_t begin = 0;
-  for (size_t i = 0; i <= text.size(); ++i) {
-    if (i < text.size()) depth += (text[i] == '[') - (text[i] == ']');
-    if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
-    if (std::string_view part = trim(text.substr(begin, i - begin)); !part.empty()) parts.push_back(part);
-    begin = i + 1;
-  }
-  return parts;
-}
+using text::split_list, text::trim;
 
 std::string_view next_word(std::string_view& text) {
   const size_t end = std::min(text.find(' '), text.size());

@@ -76,12 +76,6 @@ void for_each_field(AnyTarget& target, const Fn& fn) {
   fn("bucket_multiple", traits.bucket_multiple);
 }
 
-std::string_view trim(std::string_view text) {
-  size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
 std::vector<std::string> words(const std::string& text) {
   std::istringstream in(text);
   return {std::istream_iterator<std::string>(in), {}};
@@ -143,11 +137,11 @@ void read_field(Target& target, const std::string& key, const std::string& value
 }
 
 void read_line(Target& target, std::string_view line) {
-  line = trim(line.substr(0, line.find('#')));
+  line = text::trim(line.substr(0, line.find('#')));
   if (line.empty()) return;
   size_t colon = line.find(':');
   check(colon != std::string_view::npos, ErrorCode::kInvalidArgument, "'{}' (want \"key: value\")", line);
-  read_field(target, std::string(trim(line.substr(0, colon))), std::string(trim(line.substr(colon + 1))));
+  read_field(target, std::string(text::trim(line.substr(0, colon))), std::string(text::trim(line.substr(colon + 1))));
 }
 
 // The index of this name among names(0) .. names(count - 1).
@@ -214,7 +208,7 @@ Target parse_target(const std::string& content, const std::string& where) {
   for (std::string line; std::getline(text, line);) lines.emplace_back(static_cast<int>(lines.size()) + 1, line);
   // The device first, wherever it stands: other keys change its traits.
   std::stable_partition(lines.begin(), lines.end(),
-                        [](const auto& line) { return trim(line.second).starts_with("device"); });
+                        [](const auto& line) { return text::trim(line.second).starts_with("device"); });
   Target target;
   for (const auto& [number, line] : lines) {
     try {

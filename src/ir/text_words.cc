@@ -7,6 +7,19 @@
 
 namespace octet::text {
 
+std::vector<std::string_view> split_list(std::string_view text, char at) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size()) depth += (text[i] == '[') - (text[i] == ']');
+    if (i < text.size() && (text[i] != at || depth > 0)) continue;
+    if (std::string_view part = trim(text.substr(begin, i - begin)); !part.empty()) parts.push_back(part);
+    begin = i + 1;
+  }
+  return parts;
+}
+
 void Reader::skip() {
   while (at_ < text_.size()) {
     char c = text_[at_];

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace octet::text {
 
@@ -20,6 +21,15 @@ bool read_number(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
+
+inline std::string_view trim(std::string_view text) {
+  constexpr const char* kBlanks = " \t\r";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+// The parts of a list that are not empty, trimmed; `at` inside brackets separates nothing.
+std::vector<std::string_view> split_list(std::string_view text, char at = ',');
 
 // Reads a text from left to right. Blanks, newlines and '#' comments separate and mean nothing else. Every error is
 // kInvalidArgument "<where>:<line>:<column>: found ..., expected ...".

@@ -59,11 +59,9 @@ void dedup(DedupArguments& arguments) {
         ErrorCode::kInvalidArgument, "--shard {}: with --stage signatures, pairs or write; the others run once",
         arguments.shard);
   const Shard shard = arguments.shard.empty() ? Shard{} : parse_shard(arguments.shard);
-  std::string title;
-  std::optional<ByteProgress> bar;
+  StageProgress bar;
   arguments.options.progress = [&](std::string_view what, const CorpusProgress& state) {
-    if (title != what) bar.emplace(title = what);
-    bar->update(state);
+    bar.update(std::string(what), state);
   };
   Dedup job(arguments.options);
   if (!job.finished()) {
@@ -73,7 +71,7 @@ void dedup(DedupArguments& arguments) {
     if (all || stage == "write") job.write(shard);
     if (all || stage == "finish") job.finish();
   }
-  bar.reset();
+  bar.finish();
   if (job.finished())
     print(arguments, job.report(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }

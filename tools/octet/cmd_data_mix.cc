@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <map>
-#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -77,11 +76,9 @@ void mix(MixArguments& arguments) {
   check(arguments.shard.empty() || stage == "count" || stage == "write", ErrorCode::kInvalidArgument,
         "--shard {}: with --stage count or write; the others run once", arguments.shard);
   const Shard shard = arguments.shard.empty() ? Shard{} : parse_shard(arguments.shard);
-  std::string title;
-  std::optional<ByteProgress> bar;
+  StageProgress bar;
   arguments.options.progress = [&](std::string_view what, const CorpusProgress& state) {
-    if (title != what) bar.emplace(title = what);
-    bar->update(state);
+    bar.update(std::string(what), state);
   };
   Mix job(arguments.options);
   if (!job.finished()) {
@@ -90,7 +87,7 @@ void mix(MixArguments& arguments) {
     if (all || stage == "write") job.write(shard);
     if (all || stage == "finish") job.finish();
   }
-  bar.reset();
+  bar.finish();
   if (job.finished())
     print(arguments, job, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }

@@ -50,4 +50,18 @@ class ByteProgress {
   std::optional<Progress> bar_;
 };
 
+// A bar for each stage or file of a job, the one behind the other.
+class StageProgress {
+ public:
+  void update(const std::string& title, const CorpusProgress& state) {
+    if (title != title_) bar_.emplace(title_ = title);
+    bar_->update(state);
+  }
+  void finish() { bar_.reset(); }
+
+ private:
+  std::string title_;
+  std::optional<ByteProgress> bar_;
+};
+
 }  // namespace octet

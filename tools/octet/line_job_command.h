@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <string>
 
 #include "corpus/work_folder.h"
@@ -15,18 +14,16 @@ namespace octet {
 template <typename Job, typename Options, typename Print>
 void run_line_job(Options options, const std::string& verb, const std::string& shard, const Print& print) {
   const auto start = std::chrono::steady_clock::now();
-  std::optional<ByteProgress> bar;
-  std::string title;
+  StageProgress bar;
   options.lines.progress = [&](std::string_view file, const CorpusProgress& state) {
-    if (title != file) bar.emplace(verb + " " + (title = file));
-    bar->update(state);
+    bar.update(fmt::format("{} {}", verb, file), state);
   };
   Job job(options);
   if (!job.finished()) {
     job.run(shard.empty() ? Shard{} : parse_shard(shard));
     if (shard.empty()) job.finish();
   }
-  bar.reset();
+  bar.finish();
   if (job.finished()) print(job, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
